@@ -24,6 +24,7 @@
     ├── AgentError                    the agent's own code must change
     │   ├── CallCancelled             the call to a remote agent was cancelled
     │   ├── CallTimedOut              the call did not end before its deadline (also a TimeoutError)
+    │   ├── ProgramFailed             the program that is the agent ended with an exit code other than 0, or was stopped
     │   ├── RemoteError               a remote agent raised an error whose class cannot be imported here
     │   ├── ContextFull               the conversation is longer than the model accepts
     │   ├── RequestRejected           the endpoint rejects the content of a request
@@ -85,6 +86,7 @@ __all__ = [
     "PauseTimeout",
     "PoolFailed",
     "PoolStopped",
+    "ProgramFailed",
     "ProtocolError",
     "RemoteError",
     "ReplaysUsedUp",
@@ -250,6 +252,10 @@ class CallCancelled(AgentError):
 
 class CallTimedOut(AgentError, TimeoutError):
     """A call to a remote agent did not end before its deadline, and was cancelled."""
+
+
+class ProgramFailed(AgentError):
+    """The program that is the agent ended with an exit code other than 0, was stopped by a limit, or could not be started."""
 
 
 class RemoteError(AgentError):

@@ -99,7 +99,30 @@ class AgentSection(_Section):
     title = "agent"
 
     location: str | None = _setting(
-        None, "your own agent class (default: the built-in chat agent)", name="agent", metavar="MODULE:CLASS"
+        None,
+        "your own agent: MODULE:CLASS, MODULE:FUNCTION, or a program: 'cmd: PROGRAM ...' (default: the built-in chat agent)",
+        name="agent",
+        metavar="AGENT",
+    )
+    place: str | None = _setting(
+        None,
+        "where the agent runs: worker (default for classes and functions), sandbox (default for programs), host, or machine",
+        name="agent_in",
+        metavar="PLACE",
+    )
+    environment: dict[str, str] = _setting(
+        {}, "variable for a program that is the agent; may be repeated", name="agent_env", metavar="NAME=VALUE"
+    )
+    network: str = _setting(
+        "none",
+        "network of an agent in the sandbox: none (it reaches only the model gateway), or host (the network of this host)",
+        name="agent_network",
+    )
+    metadata: list[str] = _setting(
+        [],
+        "field of the task that a program or function gets besides the question, never one with the solution; may be repeated",
+        name="agent_metadata",
+        metavar="NAME",
     )
     max_turns: int = _setting(100, "maximum number of turns in one rollout", least=1)
     mcp_config: Path | None = _setting(
@@ -108,6 +131,12 @@ class AgentSection(_Section):
         metavar="FILE",
     )
     mcp_timeout: float = _setting(120.0, "seconds for one call of an MCP tool", duration="above 0")
+
+    def check(self) -> None:
+        places = one_of("worker", "sandbox", "host", "machine")
+        check_fields(self, {"place": optional(places), "network": one_of("none", "host")}, _agent_flag)
+        for name in self.environment:
+            _check_variable(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +411,22 @@ def _above_zero(value: Any, name: str, *, none: bool = False) -> float:
     if number(value, name, none=none) <= 0:
         raise ConfigError(f"{name} must be above 0, not {value!r}")
     return float(value)
+
+
+def _agent_flag(name: str) -> str:
+    return {"place": "--agent-in", "network": "--agent-network"}[name]
+
+
+def _check_variable(name: str) -> None:
+    """Check the name of a variable for the program that is the agent.
+
+    Raises:
+        ConfigError: it is malformed, or the run sets this variable itself.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ConfigError(f"--agent-env: {name!r} is not the name of a variable")
+    if re.fullmatch(r"(OPENAI|ANTHROPIC)_(BASE_URL|API_KEY)|PARAGENT_.*", name):
+        raise ConfigError(f"--agent-env: the run sets {name} itself, so that the agent uses the model of the run")
 
 
 def _flag(name: str) -> str:

@@ -290,6 +290,11 @@ class RolloutEpisode:
             raise TurnsUsedUp(f"the rollout has used its {self.max_turns} turns (--max-turns)")
         self._turns_begun += 1
 
+    def add_program(self, began: float, **facts: Any) -> None:
+        """Record that a program ran as the agent, since `began` in the time of `time.monotonic`."""
+        times = {"at": round(began - self._started, 4), "seconds": round(time.monotonic() - began, 4)}
+        self.steps.append({"kind": "program", "turn": self.turns, **times, **facts})
+
     def _add_step(self, kind: str, began: float, **facts: Any) -> None:
         times = {"at": round(began - self._started, 4), "seconds": round(time.monotonic() - began, 4)}
         given = {name: value for name, value in facts.items() if value}

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from paragent.gateway import GatewayAddress
     from paragent.rollout.episode import RolloutEpisode
@@ -43,11 +43,18 @@ def gateway_variables(address: GatewayAddress, model: str) -> dict[str, str]:
     }
 
 
-def described_task(task: BenchmarkTask, episode: RolloutEpisode) -> dict[str, Any]:
-    """Return a task as agents get it, without the expected answer."""
+def described_task(task: BenchmarkTask, episode: RolloutEpisode, fields: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a task as agents get it, without the expected answer.
+
+    Args:
+        task: the task.
+        episode: the rollout.
+        fields: names of the metadata that the agent may see. All others stay hidden: benchmarks have solutions and tests
+            there.
+    """
     return {
         "id": task.id,
         "question": episode.question,
         "instructions": episode.instructions,
-        "metadata": dict(task.metadata),
+        "metadata": {name: task.metadata[name] for name in fields if name in task.metadata},
     }

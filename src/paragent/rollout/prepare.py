@@ -28,6 +28,7 @@ from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
+from paragent.rollout.program_settings import is_command, program_settings, runs_in_worker
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.worker import check_agent
 from paragent.scorers import SCORERS
@@ -166,6 +167,7 @@ def _plan(
     run = f"{path.resolve()}:{os.getpid()}"
     settings = _settings(config, located, run, live=str(path.resolve() / "live"), endpoint=endpoint)
     _check_environment(environment, options, settings.mcp)
+    _check_program(settings, environment, needs_machine=machines is not None)
     prices = _prices(config)
     check_prices(config, prices)
     plan = RolloutPlan(config, benchmark, settings, path, identity, prices, machines)
@@ -185,6 +187,7 @@ def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
     if environment(options).needs_machine and pool is None:
         raise ConfigError(f"the environment {environment.name!r} needs a machine: set pool_address to a served pool")
     _check_environment(environment, options, settings.mcp)
+    _check_program(settings, environment, needs_machine=environment(options).needs_machine)
     return replace(settings, machines=pool)
 
 
@@ -229,8 +232,11 @@ def _check_names(config: RolloutConfig) -> tuple[type[Environment], dict[str, An
     """
     _check_locations(config)
     environment = _environment_class(config)
-    if config.agent.location:
-        check_agent(import_object(config.agent.location), environment)
+    if config.agent.location and not is_command(config.agent.location):
+        found = import_object(config.agent.location)
+        check_agent(found, environment)
+        if not runs_in_worker(config) and (isinstance(found, type) or hasattr(found, "run_episode")):
+            raise ConfigError("--agent-in host and sandbox are for programs and functions; classes run in the worker")
     options = _environment_options(config, environment)
     metric = config.environment.metric
     own = {environment.metric, *environment.own_scores}
@@ -263,6 +269,8 @@ def _check_locations(config: RolloutConfig) -> None:
     """
     given = {"env": config.environment.env, "agent": config.agent.location, "metric": config.environment.metric}
     for name, location in given.items():
+        if name == "agent" and is_command(location):
+            continue
         if location and (":" in location or name == "agent"):  # the others may be registered names
             try:
                 import_object(location)
@@ -339,6 +347,23 @@ def _check_environment(environment: type[Environment], options: dict[str, Any], 
     run_to_the_end(check())
 
 
+def _check_program(settings: RolloutSettings, environment: type[Environment], *, needs_machine: bool) -> None:
+    """Check that the program that is the agent, if there is one, can run where `--agent-in` says.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    program = settings.program
+    if program is not None and program.place == "machine" and not needs_machine:
+        raise ConfigError(
+            f"--agent-in machine: the environment {environment.name!r} uses no machine here; use --agent-in sandbox"
+        )
+    if program is not None and program.place == "sandbox":
+        from paragent.rollout.program import check_sandbox  # most runs have no program
+
+        run_to_the_end(check_sandbox())
+
+
 def _mcp_settings(config: RolloutConfig) -> McpSettings | None:
     agent = config.agent
     return read_mcp_config(agent.mcp_config, agent.mcp_timeout) if agent.mcp_config else None
@@ -360,6 +385,8 @@ def _settings(
         model=model,
         judge=_model_settings(config, environment.judge_model) if environment.judge_model else model,
         agent=config.agent.location,
+        program=program_settings(config),
+        agent_metadata=tuple(config.agent.metadata),
         metric=environment.metric,
         max_turns=config.agent.max_turns,
         mcp=_mcp_settings(config),
@@ -431,6 +458,9 @@ def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, An
         parts.append(model.tool_format)
     if (mcp := _mcp_settings(config)) is not None:
         parts.append(mcp.document)
+    if agent.metadata or not runs_in_worker(config):
+        variables = {name: value for name, value in agent.environment.items() if not is_secret(name)}
+        parts.append([agent.place or "", agent.network, variables, agent.metadata])
     if needs_machine:
         image = [machines.provider_name or DEFAULT_PROVIDER, str(machines.path_to_vm or ""), machines.snapshot_name]
         parts.append([] if machines.pool_address else image)

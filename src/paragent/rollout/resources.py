@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from paragent.mcp import McpSettings
     from paragent.models import Model
     from paragent.rollout.live_status import ActiveRollout
+    from paragent.rollout.program_settings import ProgramSettings
     from paragent.scorers import Scorer
 
 __all__ = ["RolloutSettings", "WorkerResources", "ask_judge", "worker_resources"]
@@ -63,6 +64,10 @@ class RolloutSettings:
     judge: ModelSettings
     agent: str | None = None
     """The location of the agent; None: the built-in chat agent."""
+    program: ProgramSettings | None = None
+    """The program that is the agent; None: the agent runs in the worker."""
+    agent_metadata: tuple[str, ...] = ()
+    """Fields of the task's metadata that a program or function gets."""
     metric: str | None = None
     """The scorer that decides; None: the environment's own."""
     max_turns: int = 100

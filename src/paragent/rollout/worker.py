@@ -27,6 +27,7 @@ from paragent.errors import (
     MachineFailed,
     PoolFailed,
     PoolStopped,
+    ProgramFailed,
     TokensMissing,
     TurnsUsedUp,
     UsageError,
@@ -47,7 +48,10 @@ from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
     from paragent.envs import Environment
+    from paragent.gateway import GatewayAddress
     from paragent.rollout.machines import LeasedMachine
+    from paragent.rollout.program import ProgramAgent
+    from paragent.rollout.program_settings import ProgramSettings
     from paragent.tasks import BenchmarkTask
 
 __all__ = ["CANCELLED_ERROR", "CANCELLED_KIND", "FATAL_KINDS", "RolloutWorker", "check_agent"]
@@ -197,7 +201,12 @@ class _Execution:
     ) -> AgentResult:
         """Run the agent: with `run_episode` if it has that method, else by one reply to the question."""
         settings, name = self._settings, episode.model_name
+        task = described_task(self._task, episode, settings.agent_metadata)
         address = None
+        if settings.program is not None:
+            address = await stack.enter_async_context(gateway_address(self._resources, episode))
+            program = await self._new_program(settings.program, task, address)
+            return await program.run_episode(episode)
         if settings.isolated and settings.agent is not None:
             address = await stack.enter_async_context(gateway_address(self._resources, episode))
             stack.enter_context(environment_variables(gateway_variables(address, name)))
@@ -206,7 +215,6 @@ class _Execution:
             return await _run_episode(agent, episode)
         if address is None and uses_gateway(agent):
             address = await stack.enter_async_context(gateway_address(self._resources, episode))
-        task = described_task(self._task, episode)
         arguments = None if address is None else gateway_arguments(address, name, task)
         try:
             answer = await call_agent(agent, episode.question, arguments)
@@ -217,6 +225,15 @@ class _Execution:
         if silent:
             episode.messages.append({"role": "assistant", "content": answer})
         return AgentResult(answer)
+
+    async def _new_program(
+        self, settings: ProgramSettings, task: dict[str, Any], address: GatewayAddress
+    ) -> ProgramAgent:
+        from paragent.rollout.program import ProgramAgent  # most runs have no program
+
+        gateway = await self._resources.gateway()
+        machine = self._machine.machine if self._machine else None
+        return ProgramAgent(settings, task, address, gateway.unix_path(address), machine)
 
     async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
         """Score the answer with the environment and, if it does not compute the score that counts, with the scorer."""
@@ -283,6 +300,8 @@ def _set_failure(result: RolloutResult, error: BaseException) -> None:
         result.kind = "machine"
     elif isinstance(error, InfrastructureError):
         result.kind = "environment"
+    elif isinstance(error, ProgramFailed):
+        result.status, result.kind = RolloutStatus.FAILED, "exit code"
     else:
         result.status, result.kind = RolloutStatus.FAILED, type(error).__name__
         result.error += "\n" + "".join(traceback.format_exception(error)[-4:])

@@ -33,6 +33,8 @@ class SandboxFiles:
     """Files and folders of this host, at their own paths; missing ones are left out."""
     inside: Mapping[str, str] = field(default_factory=dict)
     """Files and sockets of this host by their paths in the sandbox, read-only."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Texts of further files by their paths in the sandbox, read-only."""
     hidden: Sequence[str] = ()
     """Files and folders below `readable` that are empty in the sandbox."""
     folders: Sequence[str] = ()
@@ -42,8 +44,8 @@ class SandboxFiles:
     start_in: str = TMP
     """The working folder."""
 
-    def options(self) -> list[str]:
-        """Return the options of bubblewrap."""
+    def options(self, descriptors: Mapping[str, int]) -> list[str]:
+        """Return the options of bubblewrap, given file descriptors from which it can read the files in `contents`."""
         options = ["--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev"]
         for path in ("/proc/keys", "/proc/key-users"):  # they list the user's keys, regardless of the session keyring
             if Path(path).exists():
@@ -52,7 +54,9 @@ class SandboxFiles:
             options += ["--perms", "1777", "--size", str(self.tmp_bytes), "--tmpfs", path]
         # Bind mounts come after the tmpfs mounts, which would hide a folder of this host that is below /tmp.
         readable = [path for path in dict.fromkeys(self.readable) if not _is_system(path) and Path(path).exists()]
-        parents = {str(parent) for path in (*readable, *self.inside, "/etc/x") for parent in Path(path).parents}
+        parents = {
+            str(parent) for path in (*readable, *self.inside, *self.contents, "/etc/x") for parent in Path(path).parents
+        }
         for folder in sorted(parents - {"/", TMP}):  # bubblewrap would create them with access for its own user only
             options += ["--perms", "0755", "--dir", folder]
         for folder in self.folders:
@@ -65,6 +69,8 @@ class SandboxFiles:
         options += self._hiding(readable)
         for path, source in self.inside.items():
             options += ["--ro-bind", source, path]
+        for path in self.contents:
+            options += ["--perms", "0444", "--ro-bind-data", str(descriptors[path]), path]
         return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", self.start_in]
 
     def _hiding(self, readable: Sequence[str]) -> list[str]:
@@ -112,27 +118,40 @@ def bubblewrap_command(
     program = shutil.which("bwrap")
     if program is None:
         raise MissingProgram(user, "bubblewrap (bwrap) is not installed", advice)
-    try:
-        blocked = filter_file()
-    except UnsupportedMachine as error:
-        raise MissingProgram(user, str(error), advice) from None
-    try:
-        options = [*_namespaces(network=network), *files.options()]
-        yield [program, "--seccomp", str(blocked), *options, "--", *command], [blocked]
-    finally:
-        os.close(blocked)
+    with contextlib.ExitStack() as opened:
+        try:
+            blocked = filter_file()
+        except UnsupportedMachine as error:
+            raise MissingProgram(user, str(error), advice) from None
+        opened.callback(os.close, blocked)
+        contents = {path: _memory_file(text) for path, text in files.contents.items()}
+        for descriptor in contents.values():
+            opened.callback(os.close, descriptor)
+        options = [*_namespaces(network=network), *files.options(contents)]
+        yield [program, "--seccomp", str(blocked), *options, "--", *command], [blocked, *contents.values()]
+
+
+def _memory_file(text: str) -> int:
+    """Return a new file descriptor from which `text` can be read."""
+    descriptor = os.memfd_create("file of a sandbox")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(text.encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _namespaces(*, network: bool) -> list[str]:
     """Return the options that isolate the process.
 
-    Root needs no user namespace. It keeps only the capability to change its user, and loses it by doing so.
+    Root needs no user namespace. It keeps only the capabilities to change its user and to end processes of other users of the
+    sandbox. A process that changes its user loses both.
     """
     isolated = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"]
     if not network:
         isolated.append("--unshare-net")
     if os.geteuid() == 0:
-        return [*isolated, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        kept = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+        return [*isolated, "--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", name))]
     return [*isolated, "--unshare-user", "--disable-userns"]
 
 

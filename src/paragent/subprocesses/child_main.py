@@ -1,5 +1,7 @@
 """Main program of a child process: reads one request per line, writes the output and one marked reply.
 
+With a command after its settings, it applies the limits and replaces itself by that command.
+
 This file also runs alone inside sandboxes where paragent is not installed, so it imports only the standard library.
 The code that it runs may do anything to this process, so the parent enforces every limit that matters as well.
 """
@@ -127,5 +129,18 @@ def _write(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
+def execute_program(settings: dict[str, Any], command: list[str]) -> None:
+    """Apply the limits and replace this process by a command; exits with status 127 if it cannot be started."""
+    apply_limits(settings)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - running a command is the purpose
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        sys.exit(127)
+
+
 if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))
+    if sys.argv[2:]:
+        execute_program(json.loads(sys.argv[1]), sys.argv[2:])
+    else:
+        serve(json.loads(sys.argv[1]))

@@ -1,0 +1,165 @@
+"""Settings of a program that is the agent: parsed from `--agent`, checked before the run, sent to workers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paragent.errors import ConfigError, MissingProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paragent.rollout.config import RolloutConfig
+
+__all__ = [
+    "COMMAND_PREFIX",
+    "SANDBOX_ADVICE",
+    "SANDBOX_USER",
+    "ProgramSettings",
+    "is_command",
+    "program_settings",
+    "runs_in_worker",
+]
+
+COMMAND_PREFIX = "cmd:"
+SANDBOX_USER = "the sandbox of the agent"
+SANDBOX_ADVICE = (
+    "install the package `bubblewrap` (0.8 or later) on a kernel that allows user namespaces, or use --agent-in host to run "
+    "the agent without protection"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """A program that is the agent of each rollout."""
+
+    command: tuple[str, ...]
+    place: str
+    """`sandbox`, `host` or `machine`."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Additional variables."""
+    network: bool = False
+    """Whether it has the network of the host, in the sandbox."""
+    folder: str = ""
+    """The folder in which the run was started. The program can read it, except for hidden files."""
+    python_path: tuple[str, ...] = ()
+    """The folders of PYTHONPATH."""
+    files: tuple[str, ...] = ()
+    """Words of the command that are files of this host, which are copied to the machine."""
+    hidden: tuple[str, ...] = ()
+    """Files and folders that the sandbox hides: the benchmark, which has the expected answers, and the results."""
+
+
+def is_command(location: str | None) -> bool:
+    """Return whether a value of `--agent` is a command."""
+    return location is not None and location.startswith(COMMAND_PREFIX)
+
+
+def runs_in_worker(config: RolloutConfig) -> bool:
+    """Return whether the agent runs in the worker process, as classes and, by default, functions do."""
+    return not is_command(config.agent.location) and config.agent.place in {None, "worker"}
+
+
+def program_settings(config: RolloutConfig) -> ProgramSettings | None:
+    """Return the settings of the program that is the agent; None if the agent runs in the worker.
+
+    Raises:
+        ConfigError: the command is empty, its program does not exist, or it cannot run where `--agent-in` says.
+        MissingProgram: the sandbox is not available.
+    """
+    agent = config.agent
+    if runs_in_worker(config):
+        if agent.environment or agent.network != "none":
+            raise ConfigError(
+                "--agent-env and --agent-network are for agents in a process of their own: add --agent-in"
+            )
+        return None
+    place = agent.place or "sandbox"
+    if place == "worker":
+        raise ConfigError("--agent-in worker is for classes and functions: programs run in a process of their own")
+    folder = Path.cwd()
+    command = _command(config, folder, place)
+    if place == "sandbox":
+        _check_sandbox(folder, command)
+    hidden = [config.run.output_dir, *([config.data.path] if config.data.path else [])]
+    files = [word for word in command[1:] if Path(word).is_relative_to(folder)] if place == "machine" else []
+    return ProgramSettings(
+        command=command,
+        files=tuple(dict.fromkeys(files)),
+        place=place,
+        environment=dict(agent.environment),
+        network=agent.network == "host",
+        folder=str(folder),
+        python_path=tuple(str(folder / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path),
+        hidden=tuple(str(path.resolve()) for path in hidden),
+    )
+
+
+def _command(config: RolloutConfig, folder: Path, place: str) -> tuple[str, ...]:
+    """Return the words of the command. The program, and files of the current folder, have absolute paths."""
+    location = config.agent.location
+    if not is_command(location):
+        if location is None:
+            raise ConfigError("--agent-in is for your own agent: add --agent, or remove it")
+        if place == "machine":
+            raise ConfigError("--agent-in machine is for commands: --agent 'cmd: PROGRAM ...'")
+        return (sys.executable, "-m", "paragent.rollout.function_main", location)
+    assert location is not None
+    try:
+        words = shlex.split(location.removeprefix(COMMAND_PREFIX))
+    except ValueError as error:
+        raise ConfigError(f"--agent {location!r}: the command cannot be split into words: {error}") from None
+    if not words:
+        raise ConfigError("--agent: the command is empty; for example --agent 'cmd: python my_agent.py'")
+    if place == "machine":
+        return (words[0], *(_located(word, folder) for word in words[1:]))  # the program is one of the machine
+    program = shutil.which(words[0])
+    if program is None:
+        raise ConfigError(
+            f"--agent: there is no program {words[0]!r}: it is neither in the folders of PATH nor an executable file. Install "
+            "it, activate its environment, or give its path"
+        )
+    return (str(folder / program), *(_located(word, folder) for word in words[1:]))
+
+
+def _located(word: str, folder: Path) -> str:
+    """Return the absolute path of a file in the current folder; other words are returned unchanged.
+
+    A word without a slash that names a folder may be something else, such as a module of Python.
+    """
+    path = folder / word
+    try:
+        found = path.is_file() or ("/" in word and path.exists())
+    except (OSError, ValueError):
+        found = False
+    return str(path) if found else word
+
+
+def _check_sandbox(folder: Path, command: Sequence[str]) -> None:
+    if shutil.which("bwrap") is None:
+        raise MissingProgram(SANDBOX_USER, "bubblewrap (bwrap) is not installed", SANDBOX_ADVICE)
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.expanduser raises for a user without a home
+    if home.is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"the agent in the sandbox can read the current folder, and {folder} contains your home folder: start the run in the "
+            "folder of the agent, or use --agent-in host"
+        )
+    for path in [folder, *map(Path, command)]:
+        if os.geteuid() == 0 and path.is_absolute() and path.is_relative_to(folder) and not _others_can_read(path):
+            raise ConfigError(
+                f"root runs agents in the sandbox as another user, which cannot read {path}: `chmod -R o+rX {folder}`, or use "
+                "--agent-in host"
+            )
+
+
+def _others_can_read(path: Path) -> bool:
+    mode = path.stat().st_mode
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+    return mode & needed == needed

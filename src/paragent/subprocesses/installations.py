@@ -1,0 +1,127 @@
+"""Which folders a program needs to run: its own installation, its interpreter, and its environment of Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+__all__ = ["SYSTEM_FILES", "installation_folders", "own_python_folders", "path_folders"]
+
+_SHEBANG_BYTES = 256
+_MOST_LINKS = 16
+SYSTEM_FILES = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/nix/store",
+    "/opt",
+)
+"""Files and folders outside of /usr that programs read and that have no secrets."""
+
+
+def installation_folders(program: str) -> list[str]:
+    """Return the folders that a program needs, given its absolute path; those of the system are not included.
+
+    Links are followed. A script needs its interpreter, and an environment of Python the installation that it was made
+    from. The program `~/tools/bin/agent` needs `~/tools`; a program in `~/.cargo/bin` only that folder, because hidden folders
+    in the home folder may contain secrets.
+    """
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    waiting = [program]
+    while waiting:
+        path = Path(waiting.pop())
+        if str(path) in seen or len(seen) > _MOST_LINKS or not path.exists():
+            continue
+        seen.add(str(path))
+        folder = _folder_of(path)
+        found[str(folder)] = None
+        waiting += [*_link(path), *_interpreter(path), *_base_python(folder)]
+    if any(_same_folder(folder, sys.prefix) for folder in found):
+        found |= dict.fromkeys(own_python_folders())
+    return list(found)
+
+
+def own_python_folders() -> list[str]:
+    """Return the folders of this process's Python and of the packages that it can import."""
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.expanduser raises for a user without a home
+    given = [sys.prefix, sys.base_prefix, *(path for path in sys.path if path)]
+    return [path for path in dict.fromkeys(given) if not home.is_relative_to(Path(path).resolve())]
+
+
+def path_folders() -> list[str]:
+    """Return the folders of PATH, and the installations of those that belong to an environment of Python."""
+    found: list[str] = []
+    for folder in filter(None, os.environ.get("PATH", "").split(os.pathsep)):
+        environment = Path(folder).parent / "pyvenv.cfg"
+        found += installation_folders(f"{folder}/python") if environment.exists() else [folder]
+    return list(dict.fromkeys(found))
+
+
+def _folder_of(path: Path) -> Path:
+    """Return the folder to show for a program: its packages, the folder above its `bin`, or just its own folder."""
+    for parent in path.parents:
+        if parent.name == "node_modules":
+            return parent
+    folder = path.parent
+    above = folder.parent
+    if folder.name == "shims":  # scripts of pyenv and similar tools, which find the program in the folder above
+        return above
+    if folder.name in {"bin", "sbin"} and ((above / "pyvenv.cfg").exists() or not _has_other_data(above)):
+        return above
+    return folder
+
+
+def _has_other_data(folder: Path) -> bool:
+    """Return whether a folder may contain secrets: the home folder, those above it, and hidden folders in it."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - as above
+    return home.is_relative_to(folder) or (folder.parent == home and folder.name.startswith("."))
+
+
+def _link(path: Path) -> list[str]:
+    """Return the target of a link."""
+    if not path.is_symlink():
+        return []
+    return [os.path.normpath(path.parent / os.readlink(path))]  # noqa: PTH115 - a plain string
+
+
+def _interpreter(path: Path) -> list[str]:
+    """Return the interpreter of a script; for `/usr/bin/env NAME` also the program that PATH has for the name."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_SHEBANG_BYTES).partition(b"\n")[0].decode(errors="replace")
+    except OSError:
+        return []
+    words = shlex.split(first[2:]) if first.startswith("#!") else []
+    named = words[2:3] if words[1:2] == ["-S"] else words[1:2]
+    if words[:1] != ["/usr/bin/env"] or not named:
+        return words[:1]
+    return [words[0], *filter(None, [shutil.which(named[0])])]
+
+
+def _base_python(folder: Path) -> list[str]:
+    """Return the interpreter that an environment of Python was made from, and its link `python`."""
+    try:
+        lines = (folder / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return []
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    home = fields.get("home")
+    return [str(folder / "bin/python"), *([f"{home}/python3"] if home else [])]
+
+
+def _same_folder(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -1,0 +1,326 @@
+"""Programs as agents: what they get, how they answer, how they fail, and what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paragent import ConfigError, MissingProgram, RolloutConfig
+from paragent.rollout.prepare import prepare
+from paragent.store import PendingRollout, RolloutStatus
+from paragent.testing import Fault, OpenAIServer, Script
+from tests.rollout.program_runs import TASK, USER_KEY, Project, program_step, trajectory_of
+from tests.waiting import wait_until
+
+PLACES = ("sandbox", "host")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return Project(tmp_path / "project", monkeypatch)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_question_comes_from_stdin_and_stdout_is_the_answer(project: Project, place: str) -> None:
+    agent = project.python("""print(ask([{"role": "user", "content": sys.stdin.read().strip()}])["content"])""")
+    result = project.run(agent, agent_in=place)
+    assert (result.status, result.answer, result.score, result.turns) == (RolloutStatus.COMPLETED, "42", 1.0, 1)
+    messages = trajectory_of(result)["messages"]
+    assert [one["content"] for one in messages] == [TASK.question, "42"]
+    step = program_step(result)
+    assert (step["exit_code"], step["stdout"], step["stderr"], step["place"]) == (0, "42\n", "", place)
+    assert step["seconds"] > 0
+    assert step["command"][1:] == [str(project.folder / "my_agent.py")]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_files_and_variables(project: Project, place: str) -> None:
+    agent = project.python(
+        """
+        variables = dict(os.environ)
+        task = json.load(open(variables["PARAGENT_TASK_FILE"]))
+        mcp = json.load(open(variables["PARAGENT_MCP_CONFIG"]))
+        open("note", "w").write("the working folder is writable and empty")
+        print("not the answer")
+        report = {"variables": variables, "task": task, "mcp": mcp, "files": os.listdir(".")}
+        open(variables["PARAGENT_ANSWER_FILE"], "w").write(json.dumps(report))
+        """.replace("\n        ", "\n")
+    )
+    result = project.run(agent, agent_in=place, agent_env={"MY_OPTION": "1"}, agent_metadata=["level"])
+    report = json.loads(result.answer or "")
+    variables, address = report["variables"], report["variables"]["OPENAI_BASE_URL"].removesuffix("/v1")
+    assert variables["ANTHROPIC_BASE_URL"] == address
+    assert variables["OPENAI_API_KEY"] == variables["ANTHROPIC_API_KEY"] != USER_KEY
+    assert (variables["PARAGENT_MODEL"], variables["MY_OPTION"]) == ("scripted", "1")
+    assert variables["PARAGENT_FOLDER"] == str(project.folder)
+    assert variables["PARAGENT_MCP_URL"] == f"{address}/mcp" == report["mcp"]["mcpServers"]["environment"]["url"]
+    task = report["task"]
+    assert task.pop("instructions")
+    assert task == {"id": "1", "question": TASK.question, "metadata": {"level": "easy"}}, "nothing of the solution"
+    assert report["files"] == ["note"]
+    assert program_step(result)["stdout"] == "not the answer\n"
+
+
+def test_the_working_folder_is_deleted(project: Project) -> None:
+    agent = project.python("""print(os.getcwd()); open("left", "w").write("x")""")
+    folder = Path(project.run(agent, agent_in="host").answer or "")
+    assert folder.name == "work"
+    assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_exit_code_is_a_failure_with_the_end_of_stderr(project: Project, place: str) -> None:
+    agent = project.python("""print("some output"); raise KeyError("no such thing")""")
+    result = project.run(agent, agent_in=place)
+    assert (result.status, result.kind, result.score) == (RolloutStatus.FAILED, "exit code", None)
+    first, *rest = result.error.splitlines()
+    assert first.endswith("the program exited with status 1: KeyError: 'no such thing'")
+    assert "Traceback" in "".join(rest)
+    step = program_step(result)
+    assert (step["exit_code"], step["stdout"]) == (1, "some output\n")
+    assert "KeyError" in step["stderr"]
+
+
+def test_a_program_that_is_killed_by_a_signal_fails(project: Project) -> None:
+    result = project.run(project.python("os.kill(os.getpid(), 11)"))
+    assert (result.status, result.kind) == (RolloutStatus.FAILED, "exit code")
+    assert program_step(result)["exit_code"] == -signal.SIGSEGV
+    assert "SIGSEGV" in result.error
+
+
+def test_a_failure_after_a_failure_of_the_endpoint_is_the_endpoints(project: Project) -> None:
+    agent = project.python("""ask([{"role": "user", "content": "hello"}])""")
+    with OpenAIServer(Script(faults=[Fault(500)])) as server:
+        result = project.run(agent, server, max_retries=0)
+    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
+    assert program_step(result)["exit_code"] == 1
+
+
+def test_turns_end_at_the_limit(project: Project) -> None:
+    agent = project.python("""while True: print(ask([{"role": "user", "content": "hello"}])["content"], flush=True)""")
+    result = project.run(agent, max_turns=3)
+    assert (result.status, result.ending, result.turns) == (RolloutStatus.COMPLETED, "turns used up", 3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_program_over_its_time_limit_is_stopped_with_its_children(project: Project, place: str) -> None:
+    agent = project.python(
+        "import signal, subprocess, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked to end', flush=True))\n"
+        "child = subprocess.Popen(['sleep', '1234.5'], start_new_session=True)\n"
+        "print('started', flush=True)\n"
+        "while True: time.sleep(60)"
+    )
+    result = project.run(agent, agent_in=place, timeout=3)
+    assert (result.status, result.kind) == (RolloutStatus.TIMED_OUT, "time limit")
+    step = program_step(result)
+    assert (step["exit_code"], step["stdout"]) == (-signal.SIGKILL, "started\nasked to end\n")
+    assert not processes_with("1234.5")
+
+
+def processes_with(word: str) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if word in words:
+            found.append(" ".join(words))
+    return found
+
+
+def test_waiting_for_the_rate_limit_does_not_count_as_work(project: Project) -> None:
+    agent = project.python("""print(ask([{"role": "user", "content": "hello"}])["content"])""")
+    with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=3)])) as server:
+        result = project.run(agent, server, timeout=2.5)
+    assert (result.status, result.answer) == (RolloutStatus.COMPLETED, "42")
+    assert result.waited >= 2.5
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cancelled_rollout_ends_its_program(project: Project, place: str) -> None:
+    agent = project.python("import time\nask([{'role': 'user', 'content': 'x'}])\ntime.sleep(4321.5)")
+
+    async def scenario(server: OpenAIServer) -> None:
+        running = asyncio.create_task(project.worker(agent, server, agent_in=place)(PendingRollout(TASK, 1)))
+        while server.seen.answered == 0:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    with OpenAIServer(Script(default="42")) as server:
+        asyncio.run(scenario(server))
+    assert not processes_with(str(project.folder / "my_agent.py"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_process_survives_a_killed_worker(project: Project, place: str, tmp_path: Path) -> None:
+    agent = project.python(
+        "import subprocess, time\n"
+        "subprocess.Popen(['sleep', '5432.5'], start_new_session=True)\n"
+        "ask([{'role': 'user', 'content': 'x'}])\n"
+        "time.sleep(5432.5)"
+    )
+    code = f"""
+        from paragent import RolloutConfig, RolloutWorker
+        from tests.rollout.program_runs import TASK
+        RolloutWorker(RolloutConfig(agent={agent!r}, agent_in={place!r}, mode="math", model="scripted")).run(TASK)
+    """
+    with OpenAIServer(Script(default="42")) as server:
+        root = str(Path(__file__).parents[2])
+        variables = {**os.environ, "OPENAI_BASE_URL": server.url, "PYTHONPATH": root, "TMPDIR": str(tmp_path)}
+        worker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=variables)
+        try:
+            wait_until(lambda: server.seen.answered > 0, what="the program asks")
+        finally:
+            worker.kill()
+            worker.wait()
+        wait_until(lambda: not processes_with("5432.5"), what="the child of the program ends")
+        wait_until(lambda: not processes_with(str(project.folder / "my_agent.py")), what="the program ends")
+    wait_until(lambda: not list(tmp_path.glob("paragent-agent-*")), what="the working folder is removed")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_long_output_keeps_its_beginning_and_its_end(project: Project, place: str) -> None:
+    agent = project.python(
+        "print('first'); sys.stderr.write('e' * 3_000_000 + 'last words')\n"
+        "for _ in range(300): sys.stdout.write('x' * 10_000)\n"
+        "print('last')"
+    )
+    result = project.run(agent, agent_in=place)
+    assert (result.status, result.ending) == (RolloutStatus.COMPLETED, "answer cut")
+    step = program_step(result)
+    assert step["stdout"].startswith("first\n")
+    assert step["stdout"].endswith("last\n")
+    assert step["stderr"].endswith("last words")
+    assert len(step["stdout"]) + len(step["stderr"]) < 600_000
+
+
+def test_an_answer_file_that_is_too_long_is_cut(project: Project) -> None:
+    agent = project.python("""open(os.environ["PARAGENT_ANSWER_FILE"], "w").write("42" * 1_000_000)""")
+    result = project.run(agent)
+    assert (result.ending, len(result.answer or "")) == ("answer cut", 1 << 20)
+
+
+def test_other_programs_modules_and_quoted_words(project: Project) -> None:
+    project.write("package/__init__.py", "")
+    project.write("package/agent.py", "print('from a module')")
+    project.write("script.sh", 'echo "$1 $(cat)"')
+    answers = [
+        project.run(agent).answer
+        for agent in (
+            f"cmd: {shlex.quote(sys.executable)} -m package.agent",
+            "cmd: sh script.sh 'two words:'",
+            """cmd: sh -c 'sh "$PARAGENT_FOLDER/script.sh" from a shell'""",
+        )
+    ]
+    assert answers == ["from a module", f"two words: {TASK.question}", f"from {TASK.question}"]
+
+
+FUNCTIONS = """
+import os
+
+def answer(question, base_url, model, task):
+    print("printed")
+    return f"{question} {base_url == os.environ['OPENAI_BASE_URL']} {model} {task['id']} {os.getpid()}"
+
+async def fails(question):
+    raise ValueError("cannot answer")
+
+class Agent:
+    def __call__(self, question):
+        return ""
+"""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_function_runs_in_a_process_of_its_own(project: Project, place: str) -> None:
+    name = f"functions_{place}"
+    project.write(f"{name}.py", FUNCTIONS)
+    result = project.run(f"{name}:answer", agent_in=place)
+    *words, process = (result.answer or "").rsplit(" ", 4)
+    assert words == [TASK.question, "True", "scripted", "1"]
+    assert int(process) != os.getpid()
+    assert program_step(result)["stderr"] == "printed\n"
+    failed = project.run(f"{name}:fails", agent_in=place)
+    assert (failed.kind, "ValueError: cannot answer" in failed.error) == ("exit code", True)
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"agent": "cmd:"}, "the command is empty"),
+        ({"agent": "cmd: 'unfinished"}, "cannot be split into words"),
+        ({"agent": "cmd: no-such-program-anywhere"}, "there is no program 'no-such-program-anywhere'"),
+        ({"agent": "cmd: true", "agent_in": "worker"}, "run in a process of their own"),
+        (
+            {"agent": "cmd: true", "agent_in": "moon"},
+            "--agent-in must be one of 'worker', 'sandbox', 'host', 'machine'",
+        ),
+        ({"agent": "cmd: true", "agent_in": "machine"}, "the environment 'math' uses no machine"),
+        ({"agent": "cmd: true", "agent_network": "all"}, "--agent-network must be one of"),
+        ({"agent": "cmd: true", "agent_env": {"1X": ""}}, "'1X' is not the name of a variable"),
+        ({"agent": "cmd: true", "agent_env": {"OPENAI_API_KEY": "x"}}, "the run sets OPENAI_API_KEY itself"),
+        ({"agent_in": "sandbox"}, "add --agent"),
+        ({"agent_env": {"A": "b"}}, "add --agent-in"),
+        ({"agent": "functions:Agent", "agent_in": "host"}, "classes run in the worker"),
+        ({"agent": "functions:answer", "agent_in": "machine"}, "is for commands"),
+    ],
+)
+def test_mistakes_are_reported_before_the_run(project: Project, settings: dict[str, Any], message: str) -> None:
+    project.write("functions.py", FUNCTIONS)
+    project.write("tasks.jsonl", json.dumps({"id": "1", "question": "?", "answer": "!"}))
+    with pytest.raises(ConfigError, match=message):
+        prepare(RolloutConfig(**{"data": "tasks.jsonl", "mode": "math", "model": "demo"} | settings))
+
+
+def test_a_missing_sandbox_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = f"cmd: {shlex.quote(sys.executable)} x.py"
+    monkeypatch.setenv("PATH", str(project.folder))
+    with pytest.raises(MissingProgram, match="--agent-in host"):
+        project.run(agent)
+    project.write("bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{project.folder}:/usr/bin:/bin")
+    with pytest.raises(MissingProgram, match="No permissions to create new namespace"):
+        project.run(agent)
+
+
+def test_the_home_folder_is_not_shown_to_an_agent(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project.folder / "home"))
+    with pytest.raises(ConfigError, match="contains your home folder"):
+        project.run("cmd: true")
+
+
+def test_the_program_is_part_of_the_identity(project: Project) -> None:
+    project.write("tasks.jsonl", json.dumps({"id": "1", "question": "?", "answer": "!"}))
+
+    def identity(**settings: Any) -> str:
+        return prepare(RolloutConfig(data="tasks.jsonl", mode="math", model="demo", **settings)).identity
+
+    ways: list[dict[str, Any]] = [
+        {},
+        {"agent": "cmd: true"},
+        {"agent": "cmd: true x"},
+        {"agent": "cmd: true", "agent_in": "host"},
+        {"agent": "cmd: true", "agent_network": "host"},
+        {"agent": "cmd: true", "agent_env": {"A": "1"}},
+        {"agent": "cmd: true", "agent_metadata": ["level"]},
+    ]
+    assert len({identity(**way) for way in ways}) == len(ways)
+    secret = {identity(agent="cmd: true", agent_env={"MY_API_KEY": key}) for key in ("one", "two")}
+    assert len(secret) == 1, "another key is not another run"
