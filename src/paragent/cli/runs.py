@@ -55,6 +55,21 @@ def add(subparsers: Subparsers) -> None:
     export.add_argument("--with-reasoning", action="store_true", help="keep reasoning in the format openai-chat")
     export.set_defaults(run=_export)
 
+    importing = add_command(subparsers, "import", "import ATIF trajectories, Harbor jobs or logs of inspect as a run")
+    files = "a trajectory (.json), a log of inspect (.eval, .json), or a folder of them, such as a job of Harbor"
+    importing.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files)
+    importing.add_argument(
+        "--run-name", metavar="NAME", help="name of the new run (default: the name of the first file)"
+    )
+    importing.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        default=Path("results"),
+        help="folder of run directories (default: results)",
+    )
+    importing.set_defaults(run=_import)
+
     rescore = add_command(subparsers, "rescore", "score the answers of a run with another scorer")
     _add_run_argument(rescore)
     rescore.add_argument("--metric", metavar="NAME", required=True, help="the scorer: a name, or MODULE:CLASS")
@@ -184,6 +199,25 @@ def _export(options: argparse.Namespace) -> int:
         more = ", ..." if left_out.count > len(left_out.names) else ""
         print(f"{counted(left_out.count, 'result')} left out because {reason}: {', '.join(left_out.names)}{more}")
     return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from paragent._internal.text import printable
+    from paragent.store.directory import file_name
+    from paragent.store.formats.importing import import_files
+
+    name = options.run_name or options.files[0].resolve().stem
+    if file_name(name) != name:
+        raise UsageError(f"--run-name: {name!r} cannot be the name of a folder")
+    target = options.output_dir / name
+    report = import_files(options.files, target)
+    print(f"{counted(report.written, 'result')} imported to {target}; look at them: paragent view {target}")
+    if not report.failed:
+        return 0
+    more = f"\n  ... and {report.failed - len(report.problems)} more" if report.failed > len(report.problems) else ""
+    problems = "".join(f"\n  {printable(problem)}" for problem in report.problems)
+    print(f"{report.failed} could not be imported:{problems}{more}")
+    return 1
 
 
 def _rescore(options: argparse.Namespace) -> int:

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
     from paragent.store.summary import Summary
 
-__all__ = ["JOURNAL_FILE", "RunDirectory", "file_name", "find_runs", "images_folder", "result_line"]
+__all__ = ["IMPORTED", "JOURNAL_FILE", "RunDirectory", "file_name", "find_runs", "images_folder", "result_line"]
 
+IMPORTED = "imported"
+"""Journal key of runs that were imported: the format that they were imported from."""
 JOURNAL_FILE = "journal.sqlite"
 _LONGEST_NAME = 160
 """Maximum length of a file name in bytes, before a digest is appended; file systems allow 255."""
@@ -93,6 +95,12 @@ class RunDirectory:
             self.live.mkdir(exist_ok=True)
         self.journal = Journal(self.path / JOURNAL_FILE)
         known = self.journal.meta("identity")
+        if known not in {None, identity} and (source := self.journal.meta(IMPORTED)):
+            self.close()
+            raise UsageError(
+                f"{self.path} was imported from {source} files, so it cannot be continued; choose another --run-name, or use "
+                "--fresh to rename it and start a new run"
+            )
         if known not in {None, identity}:
             self.close()
             raise UsageError(

@@ -95,7 +95,10 @@ class AtifSteps:
             step["timestamp"] = moment
         if by_model and (metrics := self._metrics(recorded, tokens)):
             step["metrics"] = metrics
-        return step | _extra(message, {name: recorded[name] for name in _EXTRAS if name in recorded})
+        facts = {name: recorded[name] for name in _EXTRAS if name in recorded}
+        if tokens is not None and tokens.version is not None:
+            facts["token_version"] = tokens.version
+        return step | _extra(message, facts)
 
     def _time(self, recorded: dict[str, Any]) -> str | None:
         at = recorded.get("at")

@@ -210,10 +210,6 @@ class _Sample:
         facts: dict[str, Any] = {name: getattr(self._result, name) for name in RESULT_FIELDS}
         facts |= {"status": str(self._result.status), "answer_expected": rollout.task.answer}
         facts["tools"] = dictionaries(trajectory.get("tools"))
-        facts["branches"] = [
-            {"parent": one.parent, "shared": one.shared, "messages": _ranges(self._positions[one.branch][one.shared :])}
-            for one in self._conversations[1:]
-        ]
         for name in ("tokens", "unstorable"):
             if trajectory.get(name):
                 facts[name] = trajectory[name]
