@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import threading
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -125,6 +128,23 @@ def sleeping(task: dict[str, Any], base_url: str, api_key: str) -> str:
         _statuses.append(error.status_code)
     refused.set()
     return ""
+
+
+async def killing(question: str, base_url: str, api_key: str) -> str:
+    """The first agent kills its worker while the gateway waits for the endpoint."""
+    once, statistics = Path(os.environ["KILL_ONCE"]), os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/statistics"
+
+    def requests() -> int:
+        with urllib.request.urlopen(statistics) as response:
+            return int(json.load(response)["requests"])
+
+    call = asyncio.create_task(streamed(question, base_url, api_key))
+    if not once.exists():
+        while not await asyncio.to_thread(requests):
+            await asyncio.sleep(0.01)
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await call
 
 
 async def pictures(task: dict[str, Any], base_url: str, api_key: str) -> str:

@@ -231,3 +231,24 @@ def test_rollouts_at_the_same_time_do_not_mix(
         report = run_many(tmp_path, server, monkeypatch, agent, **settings)
     assert report.mean == 1.0
     assert server.seen.answered == 20
+
+
+def test_a_rollout_whose_worker_is_killed_during_a_call_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = tmp_path / "once"
+    monkeypatch.setenv("KILL_ONCE", str(once))
+    with OpenAIServer(Script(answers=NUMBERS.answers, latency=0.3)) as server:
+        report = run_many(tmp_path, server, monkeypatch, "killing", workers=1, num_rollouts=10)
+    assert once.exists()
+    assert (report.mean, report.done, report.pending) == (1.0, 20, 0)
+    assert server.seen.requests > 20
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_rollouts_on_ray_call_the_gateway_of_their_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIServer(NUMBERS) as server:
+        report = run_many(tmp_path, server, monkeypatch, "streamed", engine="ray", workers=2, num_rollouts=6)
+    assert report.mean == 1.0
+    assert server.seen.answered == 20
