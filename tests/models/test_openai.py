@@ -397,3 +397,14 @@ def test_key_and_address_come_from_one_source(
         return
     with pytest.raises(ConfigError, match="from the same source"):
         endpoint_from_environment(tmp_path)
+
+
+def test_requests_use_a_proxy_unless_the_host_is_excepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy gets the whole address; the scripted endpoint accepts that."""
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with OpenAIServer(Script(default="by proxy")) as proxy, OpenAIServer(Script(default="direct")) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        assert ask(server)[0].message["content"] == "by proxy"
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert ask(server)[0].message["content"] == "direct"

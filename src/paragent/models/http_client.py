@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import openai
 from pydantic import BaseModel
 
+from paragent.models.http_session import HttpSession, is_direct
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
@@ -48,19 +50,36 @@ class EndpointClient:
         self.url = str(self._client.base_url)
         """The base URL, with a slash at the end."""
         self.host = self._client.base_url.netloc.decode()
+        direct = is_direct(self.url)
+        self._session = HttpSession(self._headers, _CONNECT_LIMIT, self._timeout) if direct else None
 
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
         """Send a request and return the parsed reply and its headers.
 
-        This uses the HTTP client of the `openai` package without the package's request layer, which takes more CPU time than
-        everything else in a rollout: 1.4 ms per request with it, 0.9 ms without.
+        This uses aiohttp without the layers of the `openai` package, which take more CPU time than everything else in a
+        rollout: 1.4 ms per request with the package, 0.9 ms with its HTTP client alone, 0.4 ms with aiohttp alone.
 
         Raises:
             openai.APIError: it failed.
         """
         content, url = _json_body(body), f"{self.url}{path}"
+        if self._session is None:
+            response = await self._post_with_proxy(url, content)
+            status, headers, received = response.status_code, response.headers, response.content
+        else:
+            status, headers, received = await self._session.post(url, content)
+            if status < 300 and "json" in headers.get("content-type", ""):
+                return json.loads(received), headers
+            response = self._session.response(url, status, headers, received)
+        if not response.is_success:
+            raise _status_error(response)
+        reply = json.loads(received) if "json" in headers.get("content-type", "") else response.text
+        return reply, headers
+
+    async def _post_with_proxy(self, url: str, content: bytes) -> Any:
+        """Send a request with the HTTP client of the `openai` package, which supports proxies, and return the response."""
         try:
-            response = await self._http.post(url, content=content, headers=self._headers, timeout=self._timeout)
+            return await self._http.post(url, content=content, headers=self._headers, timeout=self._timeout)
         except Exception as error:
             kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, or of its copy in newer versions
             if "TimeoutException" in kinds:
@@ -68,10 +87,6 @@ class EndpointClient:
             if kinds & {"RequestError", "SSLError", "EndOfStream"}:
                 raise openai.APIConnectionError(request=self._http.build_request("POST", url)) from error
             raise
-        if not response.is_success:
-            raise _status_error(response)
-        reply = response.json() if "json" in response.headers.get("content-type", "") else response.text
-        return reply, response.headers
 
     async def stream(
         self, path: str, body: Mapping[str, Any], assemble: Callable[[AsyncIterator[Any]], Awaitable[Any]]
@@ -92,6 +107,8 @@ class EndpointClient:
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
+        if self._session is not None:
+            await self._session.close()
         await self._client.close()
 
     @functools.cached_property
