@@ -118,11 +118,11 @@ def _endpoint(plan: RolloutPlan) -> str:
     from urllib.parse import urlsplit, urlunsplit
 
     from paragent.models.base import MODELS
-    from paragent.models.credentials import DEFAULT_URL
+    from paragent.models.credentials import default_url
 
     if plan.config.model.name in MODELS.names():
         return ""
-    parts = urlsplit(plan.settings.model.base_url or DEFAULT_URL)
+    parts = urlsplit(plan.settings.model.base_url or default_url(plan.settings.model.api))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

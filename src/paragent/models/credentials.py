@@ -11,14 +11,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["DEFAULT_URL", "NO_KEY", "endpoint_from_environment", "read_env_file"]
+__all__ = [
+    "ANTHROPIC_URL",
+    "DEFAULT_URL",
+    "default_url",
+    "endpoint_from_environment",
+    "no_key",
+    "read_env_file",
+    "variables",
+]
 
 DEFAULT_URL = "https://api.openai.com/v1"
 """The address for a key that comes without one."""
-NO_KEY = (
-    "there is no API key for the model's endpoint: set OPENAI_API_KEY in the environment or in a file .env (any text if the "
-    "endpoint needs none), or use `--model demo`, a scripted policy that needs no endpoint"
-)
+ANTHROPIC_URL = "https://api.anthropic.com"
+"""The same, for `--api anthropic`."""
+
+
+def variables(api: str) -> tuple[str, str]:
+    """Return the names of the variables with the address and the key of an endpoint."""
+    vendor = "ANTHROPIC" if api == "anthropic" else "OPENAI"
+    return f"{vendor}_BASE_URL", f"{vendor}_API_KEY"
+
+
+def default_url(api: str) -> str:
+    """Return the address for a key that comes without one."""
+    return ANTHROPIC_URL if api == "anthropic" else DEFAULT_URL
+
+
+def no_key(api: str) -> str:
+    """Return the message about a missing key."""
+    return (
+        f"there is no API key for the model's endpoint: set {variables(api)[1]} in the environment or in a file .env (any text "
+        "if the endpoint needs none), or use `--model demo`, a scripted policy that needs no endpoint"
+    )
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -34,25 +59,29 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def endpoint_from_environment(folder: Path) -> tuple[str | None, str | None]:
+def endpoint_from_environment(folder: Path, api: str = "chat") -> tuple[str | None, str | None]:
     """Return base URL and API key: both from the environment if it has a key, otherwise both from `folder/.env`.
 
     A `.env` file may come with a folder that somebody else wrote. It must not send the user's key to its own address, and
     its key must not go to an address that it was not made for.
 
+    Args:
+        folder: the folder of the file.
+        api: the protocol of the endpoint: `anthropic` has other variables than `chat` and `responses`.
+
     Raises:
         ConfigError: the key is in one source and the address in the other.
     """
     file = folder / ".env"
-    environment, env_file = _endpoint(os.environ), _endpoint(read_env_file(file))
+    environment, env_file = _endpoint(os.environ, api), _endpoint(read_env_file(file), api)
     if environment.key:
         if env_file.url and not environment.url:
-            raise ConfigError(_mixed("the environment", str(file), env_file.url))
-        return environment.url or DEFAULT_URL, environment.key
+            raise ConfigError(_mixed("the environment", str(file), env_file.url, api))
+        return environment.url or default_url(api), environment.key
     if env_file.key:
         if environment.url and environment.url != env_file.url:
-            raise ConfigError(_mixed(str(file), "the environment", environment.url))
-        return env_file.url or DEFAULT_URL, env_file.key
+            raise ConfigError(_mixed(str(file), "the environment", environment.url, api))
+        return env_file.url or default_url(api), env_file.key
     return environment.url or env_file.url, None
 
 
@@ -61,12 +90,14 @@ class _Endpoint(NamedTuple):
     key: str | None
 
 
-def _endpoint(source: Mapping[str, str]) -> _Endpoint:
-    return _Endpoint(source.get("OPENAI_BASE_URL") or None, source.get("OPENAI_API_KEY") or None)
+def _endpoint(source: Mapping[str, str], api: str) -> _Endpoint:
+    address, key = variables(api)
+    return _Endpoint(source.get(address) or None, source.get(key) or None)
 
 
-def _mixed(with_key: str, with_url: str, url: str) -> str:
+def _mixed(with_key: str, with_url: str, url: str, api: str) -> str:
+    address, key = variables(api)
     return (
-        f"OPENAI_API_KEY is set in {with_key}, OPENAI_BASE_URL={url} in {with_url}: a key is sent only to an address from the "
-        f"same source. Set both in the environment, or both in .env (OpenAI's address is {DEFAULT_URL})"
+        f"{key} is set in {with_key}, {address}={url} in {with_url}: a key is sent only to an address from the same source. Set "
+        f"both in the environment, or both in .env (the default address is {default_url(api)})"
     )

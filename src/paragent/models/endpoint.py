@@ -14,7 +14,7 @@ from paragent._internal.text import well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
-from paragent.models.credentials import DEFAULT_URL, NO_KEY
+from paragent.models.credentials import DEFAULT_URL, no_key, variables
 from paragent.models.http_client import EndpointClient
 from paragent.models.replies import MalformedReply
 from paragent.models.request_queue import RequestQueue
@@ -48,7 +48,7 @@ class EndpointModel(Model):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
         if not settings.api_key:
-            raise ConfigError(NO_KEY)
+            raise ConfigError(no_key(settings.api))
         self._client = EndpointClient(settings, self.default_url, self.headers())
         self._requests = RequestQueue(settings, self._client.host)
         self._native_calls = False
@@ -163,7 +163,7 @@ class EndpointModel(Model):
                 completion = await self._send(request)
                 self._requests.answered(time.monotonic() - began)
             except UnicodeEncodeError as error:
-                body, request, pause, why = well_formed_data(body), _encodable(request, error), 0.0, ""
+                body, request, pause, why = well_formed_data(body), self._encodable(request, error), 0.0, ""
             except (openai.APIError, ValueError) as error:
                 if isinstance(error, MalformedReply):
                     count_reply(self.settings.name, error.usage)
@@ -199,7 +199,7 @@ class EndpointModel(Model):
         Raises:
             ContextFull, RequestRejected, EndpointRefused, EndpointDown: another try would not help.
         """
-        raise_if_final(error, self.settings.name, self._client.url, with_tools=with_tools)
+        raise_if_final(error, self.settings, self._client.url, with_tools=with_tools)
         asked = retry_after(error.response.headers) if isinstance(error, openai.APIStatusError) else None
         if isinstance(error, openai.RateLimitError):
             pause = backoff.after_refusal(asked, general=self._requests.throttled(asked))
@@ -214,17 +214,15 @@ class EndpointModel(Model):
             ) from error
         return pause
 
+    def _encodable(self, request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, Any]:
+        """Return the request without lone surrogates, which agents may have put into it.
 
-def _encodable(request: dict[str, Any], error: UnicodeEncodeError) -> dict[str, Any]:
-    """Return the request without lone surrogates, which agents may have put into it.
-
-    Raises:
-        ConfigError: it has none, so the key or the address is what cannot be encoded.
-    """
-    sent = well_formed_data(request)
-    if sent == request:
-        raise ConfigError(
-            f"OPENAI_API_KEY or OPENAI_BASE_URL has characters that cannot be encoded: {error.reason}"
-        ) from None
-    assert isinstance(sent, dict)
-    return sent
+        Raises:
+            ConfigError: it has none, so the key or the address is what cannot be encoded.
+        """
+        sent = well_formed_data(request)
+        if sent == request:
+            names = " or ".join(reversed(variables(self.settings.api)))
+            raise ConfigError(f"{names} has characters that cannot be encoded: {error.reason}") from None
+        assert isinstance(sent, dict)
+        return sent

@@ -18,9 +18,12 @@ import openai
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import message_of, root_cause
 from paragent.errors import ContextFull, EndpointRefused, RequestRejected
+from paragent.models.credentials import variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from paragent.models.base import ModelSettings
 
 __all__ = ["Backoff", "cause_of", "raise_if_final", "rejection_of", "retry_after", "short_cause"]
 
@@ -91,7 +94,7 @@ def short_cause(error: Exception) -> str:
     return str(error.status_code) if isinstance(error, openai.APIStatusError) else type(root_cause(error)).__name__
 
 
-def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bool) -> None:
+def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, with_tools: bool) -> None:
     """Raise if the error is final: another try would fail in the same way. Return if a retry may help.
 
     Raises:
@@ -99,9 +102,10 @@ def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bo
         EndpointRefused: untrusted certificate, wrong key or model, or no credit.
         RequestRejected: the endpoint rejects the request.
     """
+    url_variable, key_variable = variables(settings.api)
     if isinstance(root := root_cause(error), ssl.SSLCertVerificationError):
         raise EndpointRefused(
-            f"the certificate of {address} is not trusted: {root.verify_message or root}. Correct OPENAI_BASE_URL, or "
+            f"the certificate of {address} is not trusted: {root.verify_message or root}. Correct {url_variable}, or "
             "set SSL_CERT_FILE to the certificate file of the authority"
         ) from error
     if not isinstance(error, openai.APIStatusError) or error.status_code >= 500:
@@ -109,13 +113,14 @@ def raise_if_final(error: Exception, model: str, address: str, *, with_tools: bo
     message, status = _message(error), error.status_code
     if status == 429:
         if str(error.code) in _NO_CREDIT:
-            raise EndpointRefused(f"{address} has no credit for {model!r}: {message}") from error
+            raise EndpointRefused(f"{address} has no credit for {settings.name!r}: {message}") from error
         return
     if str(error.code) in _TOO_LONG or any(words in _own_message(error).lower() for words in _TOO_LONG_PHRASES):
         raise ContextFull(message) from error
     if status in {401, 403, 404}:
         raise EndpointRefused(
-            f"{address} refuses model {model!r} (HTTP {status}): {message}. Check OPENAI_BASE_URL, OPENAI_API_KEY and --model"
+            f"{address} refuses model {settings.name!r} (HTTP {status}): {message}. Check {url_variable}, {key_variable} and "
+            "--model"
         ) from error
     if status not in {408, 409}:
         advice = ". If the endpoint does not support tools, use --tool-format text" if with_tools else ""

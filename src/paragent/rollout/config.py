@@ -17,8 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from paragent._internal.validation import check_fields, integer, number, one_of, optional, reject_unknown, seconds
+from paragent._internal.validation import check_fields, integer, one_of, optional, reject_unknown, seconds
 from paragent.errors import ConfigError
+from paragent.rollout.setting_values import (
+    CONVERTERS,
+    KIND_NAMES,
+    above_zero,
+    between,
+    in_seconds,
+    not_empty,
+    to_json_object,
+)
 
 __all__ = [
     "HIDDEN",
@@ -35,6 +44,8 @@ __all__ = [
 ]
 
 HIDDEN = "(hidden)"
+_MANAGED_FIELDS = frozenset({"model", "messages", "input", "tools", "stream", "stream_options"})
+"""Fields of a request that `--extra-body` must not replace."""
 _SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
 _ENGINE_ADDRESS_OPTIONS = {"ray": "address", "spark": "master"}
 """The option of each cluster engine that takes the address of a running cluster."""
@@ -47,7 +58,8 @@ def _setting(default: Any, about: str, **metadata: Any) -> Any:
         default: the default value.
         about: the help text of the flag.
         metadata: `name`, the flat name where it differs from the field's; `metavar` of the flag; `least`, the smallest
-            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed"), or a text as `1h30m`.
+            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed"), or a text as `1h30m`; `json`, a
+            dictionary that is given as a JSON object instead of `NAME=VALUE`.
     """
     metadata = {"help": about, **metadata}
     if isinstance(default, list | dict):
@@ -151,9 +163,22 @@ class ModelSection(_Section):
         name="model",
     )
     max_retries: int = _setting(3, "retries of one request after errors", least=0)
-    temperature: float | None = _setting(None, "sampling temperature (default: the endpoint's)")
+    api: str = _setting(
+        "chat", "protocol of the endpoint: chat (chat completions), responses, or anthropic (the Messages API)"
+    )
+    temperature: float | None = _setting(None, "sampling temperature (default: the agent's or the endpoint's)")
+    top_p: float | None = _setting(None, "sample from the most probable tokens with this total probability")
+    seed: int | None = _setting(None, "seed of the sampling, for endpoints that support it")
     max_tokens: int | None = _setting(
         None, "maximum number of tokens in one reply (default: the endpoint's)", name="max_reply_tokens", least=1
+    )
+    reasoning_effort: str | None = _setting(None, "how much the model reasons, such as low, medium or high")
+    stop: list[str] = _setting([], "text at which a reply ends; may be repeated", metavar="TEXT")
+    extra_body: dict[str, Any] = _setting(
+        {}, "further fields of each request as a JSON object, in the endpoint's protocol", metavar="JSON", json=True
+    )
+    token_ids: bool = _setting(
+        False, "record the ids and log probabilities of sampled tokens (vLLM and SGLang), for training"
     )
     stream: bool = _setting(False, "request streamed replies")
     tool_format: str = _setting(
@@ -165,8 +190,23 @@ class ModelSection(_Section):
     )
 
     def check(self) -> None:
-        checks = {"temperature": optional(number), "tool_format": one_of("native", "text")}
+        checks = {
+            "temperature": optional(between(0, 2)),
+            "top_p": optional(between(0, 1)),
+            "reasoning_effort": optional(not_empty),
+            "tool_format": one_of("native", "text"),
+            "api": one_of("chat", "responses", "anthropic"),
+        }
         check_fields(self, checks, _flag)
+        for text in self.stop:
+            not_empty(text, "--stop")
+        if managed := sorted(_MANAGED_FIELDS.intersection(self.extra_body)):
+            raise ConfigError(
+                f"--extra-body must not have {', '.join(managed)}: paragent sets these fields. For the model use --model, for "
+                "streaming --stream"
+            )
+        if self.token_ids and self.api != "chat":
+            raise ConfigError(f"--token-ids needs --api chat: endpoints return no token ids with --api {self.api}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +344,7 @@ class RunSection(_Section):
             raise ConfigError("--otel-content is for runs with --otel: add --otel, or remove it")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a name without '/' and leading '.', not {self.run_name!r}")
-        check_fields(self, {"max_cost": optional(_above_zero), "at_limit": one_of("finish", "cancel")}, _flag)
+        check_fields(self, {"max_cost": optional(above_zero), "at_limit": one_of("finish", "cancel")}, _flag)
 
 
 _SECTIONS: dict[str, type[_Section]] = {
@@ -382,6 +422,8 @@ class Setting:
     metavar: str | None
     least: int | None
     duration: str | None
+    json: bool
+    """Whether it is given as a JSON object."""
 
     @property
     def flag(self) -> str:
@@ -396,21 +438,17 @@ class Setting:
         """
         if value is None and self.optional:
             return None
+        if self.json:
+            return to_json_object(value, self.flag)
         try:
-            converted = _CONVERTERS[self.kind](_in_seconds(value) if self.duration else value)
+            converted = CONVERTERS[self.kind](in_seconds(value) if self.duration else value)
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{self.flag} must be {_KIND_NAMES[self.kind]}, not {value!r}") from None
+            raise ConfigError(f"{self.flag} must be {KIND_NAMES[self.kind]}, not {value!r}") from None
         if self.least is not None:
             integer(converted, self.flag, least=self.least, none=self.optional)
         if self.duration is not None:
             seconds(converted, self.flag, zero=self.duration == "0 allowed", none=self.optional)
         return converted
-
-
-def _above_zero(value: Any, name: str, *, none: bool = False) -> float:
-    if number(value, name, none=none) <= 0:
-        raise ConfigError(f"{name} must be above 0, not {value!r}")
-    return float(value)
 
 
 def _agent_flag(name: str) -> str:
@@ -457,6 +495,7 @@ def _settings_of(title: str) -> tuple[Setting, ...]:
             metavar=spec.metadata.get("metavar"),
             least=spec.metadata.get("least"),
             duration=spec.metadata.get("duration"),
+            json=spec.metadata.get("json", False),
         )
         settings.append(setting)
     return tuple(settings)
@@ -496,60 +535,3 @@ def _stored_value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _stored_value(key, one) for key, one in value.items()}
     return str(value) if isinstance(value, Path) else value
-
-
-def _to_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-
-
-def _to_list(value: Any) -> list[str]:
-    return [str(one) for one in ([value] if isinstance(value, str) else value)]
-
-
-def _to_dict(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    pairs = [str(one).partition("=") for one in ([value] if isinstance(value, str) else value)]
-    if not all(separator for _, separator, _ in pairs):
-        raise ValueError(value)
-    return {name: text for name, _, text in pairs}
-
-
-_DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?")
-
-
-def _in_seconds(value: Any) -> Any:
-    """Return a duration with units, as `2h`, `90m` or `1h30m`, in seconds; other values are returned unchanged."""
-    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or not any(found.groups()):
-        return value
-    hours, minutes, rest = (float(one or 0) for one in found.groups())
-    return 3600 * hours + 60 * minutes + rest
-
-
-def _scalar(kind: type) -> Any:
-    def convert(value: Any) -> Any:
-        if isinstance(value, bool) or value is None:
-            raise TypeError(value)
-        return kind(value)
-
-    return convert
-
-
-_CONVERTERS: dict[type, Any] = {
-    bool: _to_bool,
-    list: _to_list,
-    dict: _to_dict,
-    **{kind: _scalar(kind) for kind in (int, float, str, Path)},
-}
-_KIND_NAMES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    Path: "a path",
-    list: "a list",
-    dict: "of the form NAME=VALUE",
-    str: "a string",
-}

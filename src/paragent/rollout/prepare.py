@@ -23,7 +23,8 @@ from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
 from paragent.models.base import MODELS
-from paragent.models.credentials import NO_KEY, endpoint_from_environment
+from paragent.models.credentials import endpoint_from_environment, no_key
+from paragent.models.tokens import TOKEN_IDS
 from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
@@ -35,7 +36,7 @@ from paragent.scorers import SCORERS
 
 if TYPE_CHECKING:
     from paragent.machines import MachineSettings
-    from paragent.rollout.config import RolloutConfig
+    from paragent.rollout.config import ModelSection, RolloutConfig
 
 __all__ = [
     "RolloutPlan",
@@ -59,6 +60,17 @@ _FORWARDED_TO_DESKTOPS = (
 )
 """Settings that are passed to desktop environments, which have options of all these names. They have defaults here, which must
 not replace the defaults of another environment that has only some of the names."""
+_LATER_SETTINGS: dict[str, Any] = {
+    "api": "chat",
+    "top_p": None,
+    "seed": None,
+    "reasoning_effort": None,
+    "stop": [],
+    "extra_body": {},
+    "token_ids": False,
+}
+"""Settings of the model, with their defaults, that are part of a run's identity only if they are set: a run without them has
+the identity that it had before they existed."""
 _FILE_OPTIONS = ("kb", "site")
 """Options of environments that name files whose content influences results."""
 _BALANCED_ENGINES = ("inline", "local")
@@ -383,7 +395,7 @@ def _settings(
         environment=environment.env or environment.mode,
         options=options,
         model=model,
-        judge=_model_settings(config, environment.judge_model) if environment.judge_model else model,
+        judge=_judge_settings(config, model),
         agent=config.agent.location,
         program=program_settings(config),
         agent_metadata=tuple(config.agent.metadata),
@@ -400,13 +412,13 @@ def _settings(
 def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] | None = None) -> ModelSettings:
     built_in = name in MODELS.names()  # such a model may need no endpoint
     try:
-        url, key = endpoint or endpoint_from_environment(Path.cwd())
+        url, key = endpoint or endpoint_from_environment(Path.cwd(), config.model.api)
     except ConfigError:
         if not built_in:
             raise
         url = key = None
     if not built_in and not key:
-        raise ConfigError(NO_KEY)
+        raise ConfigError(no_key(config.model.api))
     model = config.model
     return ModelSettings(
         name=name,
@@ -414,10 +426,30 @@ def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] 
         api_key=key,
         max_retries=model.max_retries,
         max_concurrency=_workers(config)[1],
-        sampling=Sampling(temperature=model.temperature, max_tokens=model.max_tokens),
+        sampling=_sampling(model),
+        api=model.api,
         tool_format=model.tool_format,
         stream=model.stream,
     )
+
+
+def _sampling(model: ModelSection) -> Sampling:
+    return Sampling(
+        temperature=model.temperature,
+        top_p=model.top_p,
+        seed=model.seed,
+        max_tokens=model.max_tokens,
+        reasoning_effort=model.reasoning_effort,
+        stop=tuple(model.stop),
+        extra_body=(TOKEN_IDS if model.token_ids else {}) | model.extra_body,
+    )
+
+
+def _judge_settings(config: RolloutConfig, model: ModelSettings) -> ModelSettings:
+    """Return the settings of the judge. The sampling settings of the run are those of the agent's model: a stop text or a
+    limit of a reply that suits the agent would spoil the judge's reply."""
+    judge = config.environment.judge_model
+    return replace(_model_settings(config, judge) if judge else model, sampling=Sampling())
 
 
 def _machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
@@ -461,6 +493,9 @@ def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, An
     if agent.metadata or not runs_in_worker(config):
         variables = {name: value for name, value in agent.environment.items() if not is_secret(name)}
         parts.append([agent.place or "", agent.network, variables, agent.metadata])
+    later = {name: getattr(model, name) for name, unset in _LATER_SETTINGS.items() if getattr(model, name) != unset}
+    if later:
+        parts.append(later)
     if needs_machine:
         image = [machines.provider_name or DEFAULT_PROVIDER, str(machines.path_to_vm or ""), machines.snapshot_name]
         parts.append([] if machines.pool_address else image)

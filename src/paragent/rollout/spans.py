@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from paragent.models.base import MODELS
-from paragent.models.credentials import DEFAULT_URL
+from paragent.models.credentials import default_url
 from paragent.rollout.live_status import TokenUsage, usage_of
 from paragent.rollout.span_contents import Conversation, cut, tool_names
 from paragent.store.failures import boundary_of
@@ -99,12 +99,14 @@ class TracedRun:
         """Return the description of a session of a planned run."""
         config, model = plan.config, plan.settings.model
         built_in = model.name in MODELS.names()
-        address = urlsplit(model.base_url or DEFAULT_URL)
+        address = urlsplit(model.base_url or default_url(model.api))
         host = address.hostname or ""
         found = (name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}"))
         port = address.port or {"http": 80, "https": 443}.get(address.scheme, 0)
         request = {
             "gen_ai.request.temperature": model.sampling.temperature,
+            "gen_ai.request.top_p": model.sampling.top_p,
+            "gen_ai.request.seed": model.sampling.seed,
             "gen_ai.request.max_tokens": model.sampling.max_tokens,
             "gen_ai.request.stream": model.stream or None,
         }
