@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from array import array
 from collections.abc import Sized
 from dataclasses import asdict, dataclass, field
@@ -153,7 +154,7 @@ class AttemptFailure:
     error: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Group:
     """All attempts at one task. The trainer calls `accept` when it needs the group no more."""
 
@@ -315,6 +316,8 @@ class RemoteRolloutService:
         self._numbers = itertools.count(1)
         self._taking = threading.Lock()
         """Lets one thread ask for groups at a time: the service repeats its last answer if it was lost."""
+        self._held: weakref.WeakValueDictionary[str, Group] = weakref.WeakValueDictionary()
+        """Groups that the trainer has. A service that was started again delivers them again; the trainer gets them once."""
         self._error: Exception | None = None
         self._closed = threading.Event()
 
@@ -370,12 +373,23 @@ class RemoteRolloutService:
                 left = _WAIT if deadline is None else max(0.0, min(_WAIT, deadline - time.monotonic()))
                 request = {"consumer": self._consumer, "request": next(self._numbers), "limit": 1, "wait": left}
                 answer = self._call("POST", "/v1/groups", request, left)
-                if answer["groups"]:
-                    return group_from_json(answer["groups"][0], self._accept)
-                if not answer["more"]:
+                group = self._new_group(answer["groups"])
+                if group is not None:
+                    return group
+                if not answer["groups"] and not answer["more"]:
                     return None
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"no group finished within {timeout:g} s")
+
+    def _new_group(self, delivered: list[dict[str, Any]]) -> Group | None:
+        """Return the group that was delivered; None if there is none, or the trainer has it already."""
+        for values in delivered:
+            held = self._held.get(values["id"])
+            if held is None or held.accepted:
+                group = self._held[values["id"]] = group_from_json(values, self._accept)
+                return group
+            held.delivery = values["delivery"]
+        return None
 
     def _accept(self, group: Group) -> None:
         self._call("POST", "/v1/accept", {"group": group.id, "delivery": group.delivery})
@@ -384,9 +398,19 @@ class RemoteRolloutService:
         """Say that the endpoint samples with this version of the policy from now on."""
         self._call("POST", "/v1/version", {"version": version})
 
-    def pause(self) -> None:
-        """Send no requests to the endpoint; return when none is in flight."""
-        self._call("POST", "/v1/pause", {})
+    def pause(self, timeout: float = 600.0) -> None:
+        """Send no requests to the endpoint; return when none is in flight.
+
+        Raises:
+            TimeoutError: some are still in flight after `timeout` seconds. The service stays paused.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, min(_WAIT, deadline - time.monotonic()))
+            if not self._call("POST", "/v1/pause", {"wait": left}, left)["in_flight"]:
+                return
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"requests were still in flight {timeout:g} s after the pause began")
 
     def resume(self) -> None:
         """Send requests again."""
@@ -433,8 +457,11 @@ class RemoteRolloutService:
                 continue
             if status == 200:
                 return answer
-            problem = answer.get("error") or {}
-            raise _ERRORS.get(str(problem.get("type")), ParagentError)(problem.get("message", f"HTTP status {status}"))
+            problem = answer.get("error") or {"message": f"HTTP status {status}"}
+            kind = str(problem.get("type"))
+            raise (
+                _ERRORS[kind](problem["message"]) if kind in _ERRORS else ParagentError(f"{kind}: {problem['message']}")
+            )
 
     def _request(self, method: str, path: str, body: Any, wait: float) -> tuple[int, Any]:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

@@ -271,6 +271,8 @@ class GroupQueue:
     def accept(self, task: str, delivery: str) -> None:
         """Accept a delivered group, durably. Accepting the same delivery again changes nothing.
 
+        A delivery of an earlier process, or of before `redeliver`, is accepted too, unless the group was delivered again since.
+
         Raises:
             GroupNotOwed: this delivery is not owed.
             StoreFailed: it cannot be recorded; the group stays owed.
@@ -281,15 +283,19 @@ class GroupQueue:
             known = self._delivered.get(task)
             if known is not None and known[1] != delivery:
                 raise GroupNotOwed(f"the group {task!r} was delivered again; accept its last delivery")
-            accepted = known is not None and self._store.accept(task, delivery, self._pacing.version)
+            delivered_before = known is None and task in self._finished
+            owed = known is not None or delivered_before
+            accepted = owed and self._store.accept(task, delivery, self._pacing.version)
             if not accepted and not self._store.is_accepted(task, delivery):
                 raise GroupNotOwed(
                     f"the group {task!r} cannot be accepted: it does not exist, is not delivered or was accepted before"
                 )
-            if known is not None:
-                del self._delivered[task]
-                self._accepted += 1
-                self._changed.notify_all()
+            if delivered_before:
+                del self._finished[task]
+                self._pacing.deliver(task)
+            self._delivered.pop(task, None)
+            self._accepted += accepted
+            self._changed.notify_all()
 
     def redeliver(self) -> int:
         """Deliver all groups again that are not accepted; return their number."""

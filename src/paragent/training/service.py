@@ -255,10 +255,15 @@ class RolloutService:
         self._require_open()
         self._queue.resume()
 
+    @property
+    def failure(self) -> ParagentError | None:
+        """Why the service has ended or stops, which further calls raise; None while it works."""
+        return self._queue.error
+
     def status(self) -> ServiceStatus:
         """Return what the service is doing."""
         self._require_open()
-        if (error := self._queue.error) is not None:
+        if (error := self.failure) is not None:
             raise error
         counts: dict[str, Any] = self._queue.counts()
         assert self._session is not None, "the service is open"

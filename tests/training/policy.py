@@ -1,0 +1,103 @@
+"""A scripted policy with token ids, and an environment and an agent whose tasks say what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paragent import AgentBase, BenchmarkTask, Environment, EnvironmentFailed, RolloutConfig, tool
+from paragent.agents.chat import AgentResult, ChatAgent
+from paragent.testing import Script
+
+HERE = "tests.training.policy"
+LOOK = {"tool": "look", "arguments": {}}
+
+
+class TokenScript(Script):
+    """A script whose replies have token ids: a token is a byte of a message, so each prompt continues the last reply."""
+
+    __slots__ = ("with_tokens",)
+
+    def reply(self, request: Mapping[str, Any]) -> Any:
+        completion = super().reply(request)
+        if getattr(self, "with_tokens", True) and request.get("return_token_ids"):
+            choice = completion["choices"][0]
+            sampled = rendered(choice["message"])
+            completion["prompt_token_ids"] = [token for message in request["messages"] for token in rendered(message)]
+            choice["token_ids"] = sampled
+            choice["logprobs"] = {"content": [{"token": chr(one), "logprob": -one / 256} for one in sampled]}
+        return completion
+
+
+def rendered(message: Mapping[str, Any]) -> list[int]:
+    """Return the tokens of a message."""
+    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return list(f"<{message['role']}>{message.get('content') or ''}{''.join(calls)}".encode())
+
+
+class Room(Environment):
+    """Its tasks say in their metadata: `fails`, how often infrastructure fails; `waits`, a file that a rollout waits for."""
+
+    name = "room"
+    metric = "exact_match"
+
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        """Fail as the task says: its first executions, of all attempts together."""
+        self._awaited = task.metadata.get("waits")
+        if "fails" in task.metadata:
+            folder = Path(task.metadata["folder"])
+            executions = len(list(folder.glob(f"{task.id}-*")))
+            (folder / f"{task.id}-{executions}").touch()
+            if executions < task.metadata["fails"]:
+                raise EnvironmentFailed("as the task says")
+        return await super().open(task, machine)
+
+    @tool
+    async def look(self) -> str:
+        """Look around; wait for the file of the task."""
+        while self._awaited and not Path(self._awaited).exists():
+            await asyncio.sleep(0.01)
+        return "a room"
+
+
+class Buggy(AgentBase):
+    """Does what the metadata of the task says: `raise`, `hang`, `rewrite` its history, or nothing special."""
+
+    async def run_episode(self, episode: Any) -> AgentResult:
+        result = await ChatAgent().run_episode(episode)
+        if "raise" in episode.question:
+            raise ValueError("a bug of the agent")
+        if "hang" in episode.question:
+            await asyncio.sleep(3600)
+        if "rewrite" in episode.question:
+            episode.messages[:] = [{"role": "user", "content": "summary"}]
+            await episode.complete()
+        return result
+
+
+def config(folder: Path, **settings: Any) -> RolloutConfig:
+    """Return the settings of a run in a folder."""
+    chosen: dict[str, Any] = {
+        "env": f"{HERE}:Room",
+        "agent": f"{HERE}:Buggy",
+        "model": "policy",
+        "output_dir": folder / "results",
+        "run_name": "run",
+        "num_rollouts": 8,
+        "workers": 1,
+        "timeout": 60.0,
+    }
+    return RolloutConfig(**(chosen | settings))
+
+
+def task(name: str, question: str = "what?", **metadata: Any) -> BenchmarkTask:
+    """Return a task whose right answer is 42."""
+    return BenchmarkTask(name, question, "42", metadata)
+
+
+def run_directory_json(folder: Path, name: str) -> Any:
+    """Return the content of a JSON file of the run directory."""
+    return json.loads((folder / "results" / "run" / name).read_text())
