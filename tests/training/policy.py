@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ HERE = "tests.training.policy"
 LOOK = {"tool": "look", "arguments": {}}
 
 
+@dataclass(slots=True)
 class TokenScript(Script):
     """A script whose replies have token ids: a token is a byte of a message, so each prompt continues the last reply."""
 
-    __slots__ = ("with_tokens",)
+    with_tokens: bool = True
 
     def reply(self, request: Mapping[str, Any]) -> Any:
-        completion = super().reply(request)
-        if getattr(self, "with_tokens", True) and request.get("return_token_ids"):
+        completion = Script.reply(self, request)
+        if self.with_tokens and request.get("return_token_ids"):
             choice = completion["choices"][0]
             sampled = rendered(choice["message"])
             completion["prompt_token_ids"] = [token for message in request["messages"] for token in rendered(message)]

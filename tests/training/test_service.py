@@ -154,7 +154,7 @@ def test_too_many_replays_are_an_error_and_the_group_stays_owed(tmp_path: Path, 
     groups = Groups(n=1, max_failures=3)
     with open_service(tmp_path, server, groups=groups) as service:
         service.add([task("a", fails=4, folder=str(tmp_path))])
-        with pytest.raises(ReplaysUsedUp, match="3 times in a row.*as the task says") as raised:
+        with pytest.raises(ReplaysUsedUp, match=r"3 times in a row.*as the task says") as raised:
             list(service.groups(timeout=60))
         assert (raised.value.task, raised.value.attempt, raised.value.failures) == ("a", 1, 3)
         with pytest.raises(ReplaysUsedUp):
@@ -201,8 +201,7 @@ def test_failures_of_the_agent_are_samples_with_what_was_sampled(tmp_path: Path,
 
 
 def test_an_endpoint_without_token_ids_is_an_error_at_the_first_reply(tmp_path: Path) -> None:
-    script = TokenScript(default="42")
-    script.with_tokens = False
+    script = TokenScript(default="42", with_tokens=False)
     with OpenAIServer(script) as server, open_service(tmp_path, server, num_rollouts=1) as service:
         service.add(epochs([task("a")]))
         with pytest.raises(TokensMissing, match="return_token_ids"):

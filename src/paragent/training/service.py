@@ -12,6 +12,7 @@ from paragent._internal.tracebacks import described
 from paragent._internal.validation import integer
 from paragent.errors import BadData, ConfigError, InfrastructureError, ParagentError, ServiceStopped, UsageError
 from paragent.models.base import MODELS
+from paragent.models.tokens import TOKEN_IDS
 from paragent.rollout.config import RolloutConfig
 from paragent.rollout.prepare import prepare_without_tasks
 from paragent.rollout.session import RolloutSession
@@ -298,7 +299,7 @@ def _plan(config: RolloutConfig, endpoint: Endpoint) -> RolloutPlan:
     """Return the plan of the session: its model asks the endpoint for token ids and log probabilities."""
     plan = prepare_without_tasks(config, (endpoint.url, endpoint.api_key or _NO_KEY))
     model = plan.settings.model
-    wanted = {"return_token_ids": True, "logprobs": True, **model.sampling.extra_body}
+    wanted = {**TOKEN_IDS, **model.sampling.extra_body}
     model = replace(model, sampling=replace(model.sampling, extra_body=wanted))
     same = plan.settings.judge == plan.settings.model
     judge = model if same else plan.settings.judge

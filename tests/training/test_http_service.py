@@ -1,0 +1,276 @@
+"""The rollout service over HTTP: the client, repeated requests, access, and a server that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paragent.errors import AccessDenied, ConfigError, GroupNotOwed, ParagentError, TokensMissing, UsageError
+from paragent.testing import OpenAIServer
+from paragent.testing.programs import alive
+from paragent.training import Group, Groups, RemoteRolloutService, RolloutService, client
+from paragent.training.http_service import TrainingServer
+from tests.training.policy import HERE, LOOK, TokenScript, config, task
+from tests.waiting import wait_until
+
+TOKEN = "a-token-of-the-tests"
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(TokenScript(default=[LOOK, "42"])) as started:
+        yield started
+
+
+@pytest.fixture
+def training(tmp_path: Path, server: OpenAIServer) -> Iterator[TrainingServer]:
+    settings = config(tmp_path, engine="inline")
+    with RolloutService(settings, server.url, Groups(n=2)) as service, TrainingServer(service, token=TOKEN) as started:
+        yield started
+
+
+def request(training: TrainingServer, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
+    """Send a request as a client in another language would."""
+    connection = http.client.HTTPConnection("127.0.0.1", training.port, timeout=60)
+    text = body if isinstance(body, bytes) else json.dumps(body)
+    headers: Any = {b"Authorization": f"Bearer {token}".encode()} if token else {}  # bytes are sent unchanged
+    with contextlib.closing(connection):
+        connection.request(method, path, text, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def test_a_remote_trainer_has_the_same_interface(training: TrainingServer) -> None:
+    with RemoteRolloutService(training.url, TOKEN) as service:
+        service.add([task("a"), {"id": "b", "question": "rewrite", "answer": "41"}])
+        service.published(3)
+        service.pause()
+        service.resume()
+        groups = {group.id: group for group in service.groups(timeout=60)}
+        assert groups["b"].rewards == [0.0, 0.0]
+        assert groups["a"].task["answer"] == "42"
+        sample = groups["a"].samples[0]
+        assert sum(sample.mask) == sum(turn.end - turn.start for turn in sample.turns)
+        assert sample.logprobs == [-one / 256 * use for one, use in zip(sample.token_ids, sample.mask, strict=True)]
+        assert [(one.branch, one.weight) for one in groups["b"].samples] == [(0, 0.5), (1, 0.5)] * 2
+        for group in groups.values():
+            group.accept()
+        with pytest.raises(GroupNotOwed):
+            groups["a"].accept()
+        status = service.status()
+        assert (status.accepted, status.delivered, status.version) == (2, 0, 3)
+
+
+def test_a_new_trainer_gets_what_the_last_one_did_not_accept(training: TrainingServer) -> None:
+    first = RemoteRolloutService(training.url, TOKEN)
+    first.add([task("a"), task("b")])
+    taken = {group.id: group for group in first.groups(timeout=60)}
+    taken["a"].accept()
+    second = RemoteRolloutService(training.url, TOKEN)
+    assert [group.id for group in second.groups(timeout=60)] == ["b"]
+    with pytest.raises(GroupNotOwed, match="delivered again"):
+        taken["b"].accept()
+    with pytest.raises(UsageError, match="another trainer"):
+        first.next_group(timeout=60)
+
+
+def test_a_generator_is_sent_as_far_as_the_service_has_room(training: TrainingServer) -> None:
+    drawn: list[int] = []
+
+    def endless() -> Iterator[Any]:
+        while True:
+            drawn.append(len(drawn))
+            yield task(f"t{len(drawn)}")
+
+    with RemoteRolloutService(training.url, TOKEN) as service:
+        service.add(endless())
+        groups = service.groups(timeout=60)
+        assert len({next(groups).id for _ in range(3)}) == 3
+
+
+def test_repeated_requests_have_no_second_effect(training: TrainingServer) -> None:
+    tasks = {"tasks": [{"id": "a", "question": "what?", "answer": "42"}]}
+    for _ in range(2):
+        assert request(training, "POST", "/v1/tasks", tasks) == (200, {"stored": True})
+    ask = {"consumer": "me", "request": 1, "limit": 5, "wait": 30}
+    status, first = request(training, "POST", "/v1/groups", ask)
+    assert (status, len(first["groups"])) == (200, 1)
+    assert request(training, "POST", "/v1/groups", ask) == (200, first)
+    status, other = request(training, "POST", "/v1/groups", {**ask, "request": 2})
+    assert (other["groups"], other["more"]) == ([], False)
+    [group] = first["groups"]
+    accept = {"group": "a", "delivery": group["delivery"]}
+    for _ in range(2):
+        assert request(training, "POST", "/v1/accept", accept) == (200, {"accepted": True})
+    status, problem = request(training, "POST", "/v1/accept", {"group": "a", "delivery": "guessed"})
+    assert (status, problem["error"]["type"]) == (409, "GroupNotOwed")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/tasks", {"tasks": "all"}),
+        ("/v1/tasks", {"tasks": [{"id": 1}]}),
+        ("/v1/tasks", {"tasks": [{}] * 1001}),
+        ("/v1/tasks", b"not JSON"),
+        ("/v1/tasks", b"[" * 100_000),
+        ("/v1/tasks", [1]),
+        ("/v1/groups", {"consumer": "me"}),
+        ("/v1/groups", {"consumer": "me", "request": 1, "wait": 1e9}),
+        ("/v1/groups", {"consumer": "me", "request": 1, "wait": "long"}),
+        ("/v1/accept", {"group": 1, "delivery": ""}),
+        ("/v1/version", {"version": "1"}),
+        ("/v1/version", {"version": -1}),
+        ("/v1/pause", {"wait": True}),
+    ],
+)
+def test_wrong_requests_are_answered_with_the_reason(training: TrainingServer, path: str, body: Any) -> None:
+    status, problem = request(training, "POST", path, body)
+    assert status == 400, problem
+    assert problem["error"]["message"]
+    assert request(training, "GET", "/v1/status")[0] == 200
+
+
+@pytest.mark.parametrize("token", ["", "wrong", f"{TOKEN}x", TOKEN[:-1], "\N{SNOWMAN}"])
+def test_nothing_is_answered_without_the_token(training: TrainingServer, token: str) -> None:
+    paths = [("GET", "/v1/status"), *(("POST", f"/v1/{name}") for name in ("tasks", "groups", "accept", "pause"))]
+    for method, path in paths:
+        status, problem = request(training, method, path, {}, token)
+        assert (status, problem["error"]["type"]) == (401, "AccessDenied")
+    with pytest.raises(AccessDenied):
+        RemoteRolloutService(training.url, "wrong-but-long-enough").status()
+
+
+def test_a_body_that_is_too_large_is_rejected(training: TrainingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.training.http_service._LARGEST_BODY", 1000)
+    status, problem = request(training, "POST", "/v1/tasks", {"tasks": ["x" * 2000]})
+    assert (status, "larger than" in problem["error"]["message"]) == (400, True)
+
+
+def test_errors_of_the_service_reach_the_trainer(tmp_path: Path) -> None:
+    script = TokenScript(default="42", with_tokens=False)
+    settings = config(tmp_path, engine="inline", num_rollouts=1)
+    with (
+        OpenAIServer(script) as server,
+        RolloutService(settings, server.url, Groups(n=1)) as service,
+        TrainingServer(service, token=TOKEN) as training,
+    ):
+        trainer = RemoteRolloutService(training.url, TOKEN)
+        with pytest.raises(ParagentError, match="no question"):
+            trainer.add([{"id": "b"}])
+        trainer.add([task("a")])
+        with pytest.raises(TokensMissing, match="return_token_ids"):
+            trainer.next_group(timeout=60)
+    with pytest.raises(ParagentError, match="cannot be reached"):
+        RemoteRolloutService(training.url, TOKEN, retry_for=0.0).status()
+
+
+def test_wrong_addresses_and_tokens_are_rejected(tmp_path: Path, server: OpenAIServer) -> None:
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
+        RemoteRolloutService("policy:8000", TOKEN)
+    service = RolloutService(config(tmp_path), server.url)
+    with pytest.raises(ConfigError, match="at least 16"):
+        TrainingServer(service, token="short")
+    with pytest.raises(UsageError, match="cannot listen"), TrainingServer(service, host="192.0.2.1"):
+        pass
+
+
+def test_groups_survive_the_way_through_json() -> None:
+    def accept(_: Group) -> None: ...
+
+    turn = client.Turn(1, 2, 4, None)
+    sample = client.Sample(
+        "a", 1, 0, [5, 2**31 - 1, 7, 8], [0, 0, 1, 1], [0.0, 0.0, -0.1, -23.456789012345], 0.5, "failed", [turn]
+    )
+    failure = client.AttemptFailure(2, "infrastructure", "endpoint", "it died")
+    group = Group("a", {"id": "a"}, [sample], [1], [0.5], [failure], 4, "d", accept)
+    again = client.group_from_json(json.loads(json.dumps(client.group_to_json(group))), accept)
+    assert again.samples == group.samples, "exact, also the log probabilities"
+    assert (again.failures, again.rewards, again.version) == (group.failures, group.rewards, 4)
+
+
+def test_the_client_works_as_a_copied_file_without_paragent(tmp_path: Path, training: TrainingServer) -> None:
+    (tmp_path / "rollouts.py").write_text(Path(client.__file__).read_text())
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from rollouts import RemoteRolloutService, GroupNotOwed
+with RemoteRolloutService({training.url!r}, {TOKEN!r}) as service:
+    service.add([{{"id": "a", "question": "what?", "answer": "42"}}])
+    for group in service.groups(timeout=60):
+        group.accept()
+        try:
+            group.accept()
+        except GroupNotOwed:
+            print(group.id, group.rewards, "paragent" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "a [1.0, 1.0] False"
+
+
+class Serving:
+    """`paragent training serve` in a process of its own, on a port that stays the same."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self._folder = folder
+        settings = {"env": f"{HERE}:Room", "model": "policy", "run_name": "run", "num_rollouts": 4, "workers": 2}
+        own = {"endpoint": endpoint, "n": 2, "timeout": 60, "output_dir": str(folder / "results")}
+        (folder / "training.json").write_text(json.dumps(settings | own))
+        self.port = 0
+        self.process: subprocess.Popen[str]
+
+    def start(self) -> str:
+        command = [sys.executable, "-m", "paragent", "training", "serve", "--config", "training.json"]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            cwd=self._folder,
+            env=os.environ | {"PARAGENT_TRAINING_TOKEN": TOKEN, "PYTHONPATH": str(Path.cwd())},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        url = self.process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), url
+        self.port = int(url.rpartition(":")[2])
+        return url
+
+    def kill(self, number: int) -> int:
+        self.process.send_signal(number)
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            self.process.stdout.read()
+        return self.process.wait(60)
+
+
+def test_a_server_that_is_killed_and_started_again_goes_on(tmp_path: Path, server: OpenAIServer) -> None:
+    serving = Serving(tmp_path, server.url)
+    trainer = RemoteRolloutService(serving.start(), TOKEN)
+    trainer.add([task(f"t{number}") for number in range(6)])
+    groups = trainer.groups(timeout=60)
+    held = next(groups)
+    done = [next(groups)]
+    done[0].accept()
+    serving.kill(signal.SIGKILL)
+    serving.start()
+    trainer.add([task(f"t{number}") for number in range(6)])
+    held.accept()
+    for group in groups:
+        done.append(group)
+        group.accept()
+    assert sorted(group.id for group in [held, *done]) == [f"t{number}" for number in range(6)]
+    assert trainer.status().accepted == 6
+    pid = serving.process.pid
+    assert serving.kill(signal.SIGTERM) == 0
+    wait_until(lambda: not alive(pid), what="the server has ended")
