@@ -85,10 +85,17 @@ class GroupQueue:
         self.wake: Callable[[], None] = lambda: None
         """Makes the session ask for rollouts."""
 
-    def open(self, journal: Path) -> None:
-        """Read the groups that earlier processes left in the journal."""
+    def open(self, journal: Path, version: int | None = None) -> None:
+        """Read the groups that earlier processes left in the journal.
+
+        Args:
+            journal: its file.
+            version: the version of the policy; None: the one in the journal.
+        """
         store = self._store = GroupStore(journal)
         self._reader = GroupStore(journal)
+        if version is not None:
+            store.set_version(version)
         version = store.version()
         with self._changed:
             self._pacing = Pacing(*self._limits, version, store.accepted_with(version))

@@ -55,6 +55,9 @@ class RolloutService:
         max_staleness: how many versions of the policy may be published between the oldest turn of a group and its delivery,
             if at least `groups_per_version` groups are taken between two versions.
         groups_per_version: how many groups the trainer takes at least between two versions.
+        version: the version that the endpoint serves now; None: the one that was published last, 0 in a new run. A trainer
+            that continues from a checkpoint names the version of the checkpoint, because it may have been killed before it
+            published that version.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -68,11 +71,13 @@ class RolloutService:
         groups: Groups | None = None,
         max_staleness: int = 4,
         groups_per_version: int = 1,
+        version: int | None = None,
     ) -> None:
         self._endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self._groups = groups or Groups()
         integer(max_staleness, "max_staleness", least=0)
         integer(groups_per_version, "groups_per_version", least=1)
+        integer(version, "version", least=0, none=True)
         self._config = _training_config(config, self._endpoint, self._groups)
         self._policy = ReplayPolicy(self._groups, config.run.give_up_after)
         self._queue = GroupQueue(self._groups, max_staleness, groups_per_version, self._policy)
@@ -80,6 +85,7 @@ class RolloutService:
         self._session: RolloutSession | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
+        self._version = version
         self._closed = False
         self.path: Path
         """The run directory."""
@@ -120,7 +126,7 @@ class RolloutService:
         """Execute the session, in a thread of its own. When it has ended, calls of the trainer raise."""
         try:
             with RolloutSession(plan, self._queue) as session:
-                self._queue.open(plan.path / JOURNAL_FILE)
+                self._queue.open(plan.path / JOURNAL_FILE, self._version)
                 self._queue.wake = session.wake
                 self._session = session
                 self._started.set()
