@@ -94,7 +94,16 @@ class DataSection(_Section):
     title = "data"
 
     path: Path | None = _setting(
-        None, "the benchmark: a JSON or JSONL file, plain or gzipped", name="data", metavar="FILE"
+        None,
+        "the benchmark: a JSON, JSONL, Parquet, Arrow or CSV file, or a dataset of the Hugging Face hub: hf:NAME/CONFIG:SPLIT",
+        name="data",
+        metavar="FILE",
+    )
+    fields: dict[str, str] = _setting(
+        {},
+        "field of the data with the question, answer or id, as question=problem; may be repeated",
+        name="data_field",
+        metavar="NAME=FIELD",
     )
     limit: int | None = _setting(None, "run only the first N tasks", least=1)
     task_id: list[str] = _setting([], "run only this task; may be repeated", metavar="ID")

@@ -1,4 +1,4 @@
-"""Benchmark files: a JSON list, `{"items": [...]}`, one task, JSON lines or a format of the environment; plain or gzipped."""
+"""Benchmarks: JSON and JSON lines, plain or gzipped, a format of the environment, or a table (see `tables.py`)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from paragent._internal.text import counted, read_json, well_formed_data
 from paragent.envs import Environment
 from paragent.errors import BadData, ConfigError, UsageError
+from paragent.rollout.tables import is_hub, is_table, table_rows
 from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["Benchmark", "read_benchmark", "read_task"]
 _ID_KEYS = ("id", "task_id")
 _QUESTION_KEYS = ("question", "query", "input", "instruction", "prompt", "content")
 _ANSWER_KEYS = ("answer", "ground_truth", "expected")
+_FIELDS = {"id": _ID_KEYS, "question": _QUESTION_KEYS, "answer": _ANSWER_KEYS}
+"""What `--data-field` can name, and the usual names of it."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_NAMED = 10
 """Unsupported tasks that an error message names."""
@@ -51,6 +54,8 @@ class Benchmark:
     """The ids of tasks that the environment does not support, and what each of them needs."""
     load_tasks: LoadTasks = Environment.load_tasks
     """Reads the environment's own dataset format."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """The names of fields given with `--data-field`."""
 
     @classmethod
     def empty(cls) -> Benchmark:
@@ -58,7 +63,7 @@ class Benchmark:
         return cls(Path(os.devnull), 0, "", None, frozenset())
 
     def __iter__(self) -> Iterator[BenchmarkTask]:
-        tasks = (task for _, task in _tasks(self.path, [], self.load_tasks))
+        tasks = (task for _, task in _tasks(self.path, [], self.load_tasks, self.fields))
         selected = (task for task in tasks if not self.selected or task.id in self.selected)
         return itertools.islice((task for task in selected if task.id not in self.skipped), self.limit)
 
@@ -71,31 +76,34 @@ def read_benchmark(
     lacking: Callable[[BenchmarkTask], Sequence[str]] = lambda _: (),
     skip: bool = False,
     load_tasks: LoadTasks = Environment.load_tasks,
+    fields: Mapping[str, str] | None = None,
 ) -> Benchmark:
-    """Check a whole file and return its tasks.
+    """Check a whole file, or a dataset of the hub, and return its tasks.
 
     Args:
-        path: the file.
+        path: the file; `hf:NAME` for a dataset of the hub.
         limit: the maximum number of tasks.
         task_ids: the ids to select; empty: all tasks.
         lacking: returns what a task needs and the environment does not have.
         skip: skip such tasks, instead of raising an error.
         load_tasks: reads the environment's own dataset format, see `Environment.load_tasks`.
+        fields: the names of the fields with the question, the answer and the id, if they are others than usual.
 
     Raises:
         ConfigError: the file does not exist or cannot be read.
         BadData: some lines are not tasks; the message has the number of each line and the reason.
         UsageError: no task is selected, a selected id does not exist, or a task is not supported.
     """
-    if not path.is_file():
+    if not is_hub(path) and not path.is_file():
         raise ConfigError(f"--data: there is no file {path}")
+    fields = checked_fields(fields or {})
     problems: Problems = []
     seen: dict[str, int] = {}
     unsupported: dict[str, Sequence[str]] = {}
     selected = frozenset(task_ids)
     digest = hashlib.sha256()
     size = 0
-    for task in _unique_tasks(path, problems, load_tasks, seen):
+    for task in _unique_tasks(_tasks(path, problems, load_tasks, fields), problems, seen):
         if (not selected or task.id in selected) and (limit is None or size < limit):
             if needs := lacking(task):
                 unsupported[task.id] = needs
@@ -110,14 +118,14 @@ def read_benchmark(
         raise UsageError(_unsupported_message(path, unsupported))
     if not size:
         raise UsageError(f"{path} has no tasks" + (" that this environment supports" if unsupported else ""))
-    return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks)
+    return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks, fields)
 
 
 def _unique_tasks(
-    path: Path, problems: Problems, load_tasks: LoadTasks, seen: dict[str, int]
+    tasks: Iterator[tuple[int, BenchmarkTask]], problems: Problems, seen: dict[str, int]
 ) -> Iterator[BenchmarkTask]:
     """Yield the tasks of a file; append duplicate ids to `problems`, and the line of each id to `seen`."""
-    for line, task in _tasks(path, problems, load_tasks):
+    for line, task in tasks:
         if task.id in seen:
             problems.append((line, f"duplicate id {task.id!r}, first used in line {seen[task.id]}"))
         else:
@@ -140,13 +148,59 @@ def _digest(task: BenchmarkTask) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _tasks(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, BenchmarkTask]]:
+def _tasks(
+    path: Path, problems: Problems, load_tasks: LoadTasks, fields: Mapping[str, str]
+) -> Iterator[tuple[int, BenchmarkTask]]:
     """Yield the tasks of a file with their line numbers; append to `problems` why other lines are not tasks."""
-    for line, entry in _entries(path, problems, load_tasks):
+    entries = enumerate(table_rows(path), 1) if is_table(path) else _entries(path, problems, load_tasks)
+    for line, entry in entries:
         try:
-            yield line, read_task(entry, f"item_{line}")
+            yield line, read_task(with_fields(entry, fields) if fields else entry, f"item_{line}")
         except ValueError as error:
             problems.append((line, str(error)))
+
+
+def checked_fields(fields: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the fields of `--data-field`, if their names are known.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, source in fields.items():
+        if name not in _FIELDS or not source:
+            raise ConfigError(
+                f"--data-field must be of the form question=NAME, answer=NAME or id=NAME, not '{name}={source}'"
+            )
+    return fields
+
+
+def with_fields(entry: Any, fields: Mapping[str, str]) -> Any:
+    """Return an entry whose question, answer and id are taken from the fields that `--data-field` names.
+
+    A name such as `answers.text` is that of a field inside of another one.
+
+    Raises:
+        ValueError: the entry does not have such a field.
+    """
+    if not isinstance(entry, dict):
+        return entry
+    found = {name: value for name, value in entry.items() if name not in fields.values()}
+    for name, source in fields.items():
+        for other in _FIELDS[name]:
+            if other in found:
+                found[f"original_{other}"] = found.pop(other)
+        found[name] = _field(entry, source)
+    return found
+
+
+def _field(entry: dict[str, Any], source: str) -> Any:
+    value: Any = entry.get(source, entry)
+    if value is entry:
+        for part in source.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise ValueError(f"no field {source!r}, which --data-field names; there are: {', '.join(entry)}")
+            value = value[part]
+    return value
 
 
 def _entries(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:

@@ -31,6 +31,7 @@ from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
 from paragent.rollout.program_settings import is_command, program_settings, runs_in_worker
 from paragent.rollout.resources import RolloutSettings
+from paragent.rollout.tables import is_hub
 from paragent.rollout.worker import check_agent
 from paragent.scorers import SCORERS
 
@@ -138,6 +139,7 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
         lacking=environment(located).missing_requirements,
         skip=data.skip_unsupported,
         load_tasks=environment.load_tasks,
+        fields=data.fields,
     )
     return _plan(config, environment, options, located, benchmark)
 
@@ -330,6 +332,8 @@ def with_data_folder(options: dict[str, Any], environment: type[Environment], da
         return options
     if named := options.get("data_folder"):
         return {**options, "data_folder": str(Path(named).resolve())}
+    if is_hub(data):
+        return options
     folder = data.parent.resolve()
     return options if _contains_home(folder) else {**options, "data_folder": str(folder)}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent.errors import ConfigError, MissingProgram
+from paragent.rollout.tables import stored_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def program_settings(config: RolloutConfig) -> ProgramSettings | None:
     command = _command(config, folder, place)
     if place == "sandbox":
         _check_sandbox(folder, command)
-    hidden = [config.run.output_dir, *([config.data.path] if config.data.path else [])]
+    hidden = [config.run.output_dir, *(stored_at(config.data.path) if config.data.path else [])]
     files = [word for word in command[1:] if Path(word).is_relative_to(folder)] if place == "machine" else []
     return ProgramSettings(
         command=command,
