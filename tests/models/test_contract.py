@@ -9,7 +9,9 @@ import pytest
 
 from paragent.demo.policy import DemoModel
 from paragent.models import Completion, Model, ModelSettings
+from paragent.models.anthropic import AnthropicMessages
 from paragent.models.openai import OpenAIChat
+from paragent.models.responses import OpenAIResponses
 from paragent.testing import ModelContract, OpenAIServer, Script
 
 REPLIES = {"1/2 + 1/3": [{"tool": "calculator", "arguments": {"expression": "1/2 + 1/3"}}, "It is 5/6."]}
@@ -21,7 +23,7 @@ class TestDemo(ModelContract):
 
 
 class TestOpenAI(ModelContract):
-    model = OpenAIChat
+    model: ClassVar[type[Model]] = OpenAIChat
     stream: ClassVar[bool] = False
 
     @pytest.fixture(autouse=True, scope="class")
@@ -33,6 +35,22 @@ class TestOpenAI(ModelContract):
 
 
 class TestOpenAIStreaming(TestOpenAI):
+    stream = True
+
+
+class TestResponses(TestOpenAI):
+    model = OpenAIResponses
+
+
+class TestResponsesStreaming(TestResponses):
+    stream = True
+
+
+class TestAnthropic(TestOpenAI):
+    model = AnthropicMessages
+
+
+class TestAnthropicStreaming(TestAnthropic):
     stream = True
 
 

@@ -38,7 +38,11 @@ MODELS = Registry(
 """Models by name. Every other name is a model of an endpoint."""
 APIS = Registry(
     kind="API",
-    implementations={"chat": Implementation("paragent.models.openai:OpenAIChat", extra="rollout")},
+    implementations={
+        "chat": Implementation("paragent.models.openai:OpenAIChat", extra="rollout"),
+        "responses": Implementation("paragent.models.responses:OpenAIResponses", extra="rollout"),
+        "anthropic": Implementation("paragent.models.anthropic:AnthropicMessages", extra="anthropic"),
+    },
     entry_points="paragent.apis",
 )
 """Protocols of endpoints: classes derived from `paragent.models.endpoint.EndpointModel`."""

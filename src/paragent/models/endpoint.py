@@ -15,7 +15,7 @@ from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.credentials import DEFAULT_URL, no_key, variables
-from paragent.models.http_client import EndpointClient
+from paragent.models.http_client import EndpointClient, EndpointConnections
 from paragent.models.replies import MalformedReply
 from paragent.models.request_queue import RequestQueue
 from paragent.models.retry import Backoff, cause_of, raise_if_final, rejection_of, retry_after, short_cause
@@ -34,7 +34,7 @@ class EndpointModel(Model):
     """A model of an HTTP endpoint. Retries and the rate limit cover all rollouts of the process.
 
     A subclass implements a protocol: `path`, `write_request`, `with_settings`, `read_reply` and `assemble`; where its protocol
-    needs it, also `default_url`, `headers` and `adapt`.
+    needs it, also `default_url`, `open_client` and `adapt`.
 
     Raises:
         ConfigError: the settings have no API key.
@@ -49,14 +49,14 @@ class EndpointModel(Model):
         super().__init__(settings)
         if not settings.api_key:
             raise ConfigError(no_key(settings.api))
-        self._client = EndpointClient(settings, self.default_url, self.headers())
+        self._client = self.open_client()
         self._requests = RequestQueue(settings, self._client.host)
         self._native_calls = False
         """Whether the endpoint has returned a tool call, so that it supports them."""
 
-    def headers(self) -> Mapping[str, Any]:
-        """Return headers of the protocol besides `Authorization: Bearer`; the value `openai.Omit()` removes a header."""
-        return {}
+    def open_client(self) -> EndpointConnections:
+        """Return the client for requests to the endpoint. Its errors are those of the `openai` package."""
+        return EndpointClient(self.settings, self.default_url)
 
     @abc.abstractmethod
     def write_request(

@@ -30,7 +30,13 @@ __all__ = ["Backoff", "cause_of", "raise_if_final", "rejection_of", "retry_after
 
 _NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached"}
 _TOO_LONG = {"context_length_exceeded", "string_above_max_length"}
-_TOO_LONG_PHRASES = ("maximum context length", "context window", "too many tokens", "prompt is too long")
+_TOO_LONG_PHRASES = (
+    "maximum context length",
+    "context window",
+    "too many tokens",
+    "prompt is too long",
+    "exceed context limit",
+)
 _LONGEST_MESSAGE = 500
 """Characters of the endpoint's own message that an error repeats."""
 _LONGEST_RETRY_AFTER = 120.0
@@ -111,9 +117,9 @@ def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, w
     if not isinstance(error, openai.APIStatusError) or error.status_code >= 500:
         return
     message, status = _message(error), error.status_code
+    if status == 402 or str(error.code) in _NO_CREDIT:
+        raise EndpointRefused(f"{address} has no credit for {settings.name!r}: {message}") from error
     if status == 429:
-        if str(error.code) in _NO_CREDIT:
-            raise EndpointRefused(f"{address} has no credit for {settings.name!r}: {message}") from error
         return
     if str(error.code) in _TOO_LONG or any(words in _own_message(error).lower() for words in _TOO_LONG_PHRASES):
         raise ContextFull(message) from error

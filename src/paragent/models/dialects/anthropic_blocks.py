@@ -26,7 +26,15 @@ from paragent.models.dialects.chat import function_call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["read_parts", "read_turn", "read_user", "write_parts", "write_tool_result", "write_turn"]
+__all__ = [
+    "read_parts",
+    "read_turn",
+    "read_user",
+    "without_foreign_thinking",
+    "write_parts",
+    "write_tool_result",
+    "write_turn",
+]
 
 _ORIGINAL = ORIGINALS["anthropic"]
 
@@ -155,3 +163,24 @@ def write_tool_result(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     written = content if isinstance(content, str) else write_parts(content, where)
     failed = {"is_error": True} if message.get("is_error") else {}
     return {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": written, **failed}
+
+
+def without_foreign_thinking(messages: Any) -> Any:
+    """Return the messages of a request without thinking that no endpoint signed."""
+    if not isinstance(messages, list):
+        return messages
+    kept = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            blocks = [block for block in content if not _is_foreign(block)]
+            if len(blocks) < len(content):
+                message = {**message, "content": blocks}
+        kept.append(message)
+    return kept
+
+
+def _is_foreign(block: Any) -> bool:
+    if not isinstance(block, dict) or block.get("type") != "thinking":
+        return False
+    return not block.get("signature") or restore_reasoning({}, "", block["signature"])
