@@ -176,11 +176,17 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     folder = images_folder(journal.folder, task, attempt)
     for result in results:
         score, ending = number(result.score), escape(result.ending)
-        out.print(f"[bold]{escape(task)}[/] attempt {attempt}: {result.status}, score {score}, {ending}")
+        replies = (
+            f", {counted(result.cached_replies, 'reply', 'replies')} from the cache" if result.cached_replies else ""
+        )
+        out.print(f"[bold]{escape(task)}[/] attempt {attempt}: {result.status}, score {score}, {ending}{replies}")
         if result.error:
             out.print(f"[red]{escape(result.error)}[/]")
-        for message in (journal.trajectory(result.number) or {}).get("messages", ()):
-            out.print(f"[cyan]{escape(str(message['role']))}[/] {escape(str(message.get('content') or ''))}")
+        trajectory = journal.trajectory(result.number) or {}
+        cached = {step.get("messages") for step in trajectory.get("steps", ()) if step.get("cached")}
+        for position, message in enumerate(trajectory.get("messages", ())):
+            mark = " (cached)" if position in cached and message["role"] == "assistant" else ""
+            out.print(f"[cyan]{escape(str(message['role']))}{mark}[/] {escape(str(message.get('content') or ''))}")
             for name in images_in(message):
                 out.print(f"  [magenta]image[/] {escape(str(folder / name))}", soft_wrap=True)
             for call in message.get("tool_calls", ()):

@@ -68,6 +68,9 @@ def summary_table(name: str, summary: Summary) -> Any:
         reason = escape(summary.reasons.get(kind, ""))
         table.add_row(f"failed: {escape(kind)}", f"{count}: {reason}" if reason else str(count))
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
+    if summary.cached_replies:
+        cached = f"{summary.cached_replies:,} of {summary.cached_replies + summary.requests:,} replies"
+        table.add_row("from the cache", f"{cached}; their tokens and cost are not counted")
     table.add_row("cost", number(summary.cost, ",.4f"))
     if summary.machines is not None:
         table.add_row("machines", _machines(summary.machines))

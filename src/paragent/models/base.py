@@ -100,6 +100,8 @@ class ModelSettings:
     servers without tool support."""
     stream: bool = False
     """Stream answers, so that proxies with short idle timeouts do not cut long ones."""
+    cache: str | None = None
+    """The folder of the cache of replies; None: no cache. It is never used in training."""
 
     def __repr__(self) -> str:
         return f"ModelSettings(name={self.name!r}, base_url={self.base_url!r})"  # never the key

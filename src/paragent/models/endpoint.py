@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import openai
@@ -14,6 +15,7 @@ from paragent._internal.text import well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
+from paragent.models.cache import ReplyCache, request_scope
 from paragent.models.credentials import DEFAULT_URL, no_key, variables
 from paragent.models.http_client import EndpointClient, EndpointConnections
 from paragent.models.replies import MalformedReply
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EndpointModel"]
 
+_TRANSPORT_FIELDS = frozenset({"model", "stream", "stream_options"})
+"""Fields of a request that an agent sets and the settings of the run replace."""
 _MOST_ADAPTATIONS = 3
 """Other forms in which one request is sent: an endpoint may first reject one field, then another."""
 
@@ -51,6 +55,7 @@ class EndpointModel(Model):
             raise ConfigError(no_key(settings.api))
         self._client = self.open_client()
         self._requests = RequestQueue(settings, self._client.host)
+        self._cache: ReplyCache | None = None
         self._native_calls = False
         """Whether the endpoint has returned a tool call, so that it supports them."""
 
@@ -120,18 +125,20 @@ class EndpointModel(Model):
         """
         if tools and self.settings.tool_format == "text":
             request = self.write_request(as_text(messages, tools), [], options or {})
-            return with_calls(await self._send_with_retries(request), tools)
-        completion = await self._send_with_retries(self.write_request(messages, tools, options or {}))
+            return with_calls(await self._answer(request), tools)
+        completion = await self._answer(self.write_request(messages, tools, options or {}))
         self.check_tools(completion, tools)
         return completion
 
     async def forward(self, request: Mapping[str, Any]) -> Completion:
         """Send a request of an agent, with retries; see `Model.forward`. The reply is in `Completion.response`."""
-        return await self._send_with_retries(request)
+        return await self._answer(request)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         self._requests.close()
+        if self._cache is not None:
+            self._cache.close()
         await self._client.close()
 
     def check_tools(self, completion: Completion, tools: Sequence[dict[str, Any]]) -> None:
@@ -143,11 +150,29 @@ class EndpointModel(Model):
         if completion.message.get("tool_calls"):
             self._native_calls = True
         elif tools and not self._native_calls and calls_in(completion.message["content"] or "", tools):
-            count_reply(self.settings.name, completion.usage)
+            if not completion.cached:
+                count_reply(self.settings.name, completion.usage)
             raise ToolsUnsupported(
                 f"{self._client.host} returns tool calls of {self.settings.name!r} as text: use --tool-format text, or have "
                 "the server parse them (vLLM: --enable-auto-tool-choice --tool-call-parser ...)"
             )
+
+    async def _answer(self, body: Mapping[str, Any]) -> Completion:
+        """Return the reply to a request: from the cache if it has one, otherwise from the endpoint."""
+        settings, scope = self.settings, request_scope.get()
+        training = settings.rate_limit is not None and settings.rate_limit.controlled
+        if settings.cache is None or scope is None or training:
+            return await self._send_with_retries(body)
+        if self._cache is None:
+            self._cache = ReplyCache(Path(settings.cache))
+        asked = {name: value for name, value in body.items() if name not in _TRANSPORT_FIELDS}
+        with scope.numbered([settings.api, self._client.url, settings.name, asked, asdict(settings.sampling)]) as key:
+            if (found := await asyncio.to_thread(self._cache.get, key)) is not None:
+                reply, request_id = found
+                return replace(self.read_reply(reply, {}), cached=True, request_id=request_id)
+            completion = await self._send_with_retries(body)
+        await asyncio.to_thread(self._cache.put, key, completion.response, completion.request_id)
+        return completion
 
     async def _send_with_retries(self, body: Mapping[str, Any]) -> Completion:
         """Send a request, again after errors that may pass, and return the answer."""

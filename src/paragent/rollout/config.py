@@ -190,6 +190,10 @@ class ModelSection(_Section):
         False, "record the ids and log probabilities of sampled tokens (vLLM and SGLang), for training"
     )
     stream: bool = _setting(False, "request streamed replies")
+    cache: bool = _setting(False, "answer requests that were made before, in any run, from a local cache of replies")
+    cache_dir: Path | None = _setting(
+        None, "folder of the cache (default: paragent/replies in the user's cache folder)", metavar="DIR"
+    )
     tool_format: str = _setting(
         "native",
         "native; or text: describe the tools in the prompt and parse calls from the reply, for models without tool support",
@@ -214,6 +218,8 @@ class ModelSection(_Section):
                 f"--extra-body must not have {', '.join(managed)}: paragent sets these fields. For the model use --model, for "
                 "streaming --stream"
             )
+        if self.cache_dir is not None and not self.cache:
+            raise ConfigError("--cache-dir is for runs with --cache: add --cache, or remove it")
         if self.token_ids and self.api != "chat":
             raise ConfigError(f"--token-ids needs --api chat: endpoints return no token ids with --api {self.api}")
 

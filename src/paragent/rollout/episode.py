@@ -13,6 +13,7 @@ from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
 from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, TurnsUsedUp
 from paragent.execution import doing, record_usage
+from paragent.models.cache import RequestScope, request_scope
 from paragent.models.tokens import TokenSequences, without_tokens
 from paragent.rollout.branches import Branches
 from paragent.rollout.images import ImageStore, timestamp
@@ -44,10 +45,17 @@ class RolloutEpisode:
         max_turns: the limit of turns.
         max_retries: the limit of retries of one request.
         elapsed: the seconds since the start of the execution, from which the times of steps are counted.
+        attempt: the number of the attempt at the task; the cache of replies tells attempts apart.
     """
 
     def __init__(
-        self, environment: Environment, model: Model, max_turns: int, max_retries: int, elapsed: float = 0.0
+        self,
+        environment: Environment,
+        model: Model,
+        max_turns: int,
+        max_retries: int,
+        elapsed: float = 0.0,
+        attempt: int = 1,
     ) -> None:
         self._environment = environment
         self._model = model
@@ -63,6 +71,8 @@ class RolloutEpisode:
         self.turns = 0
         self.requests = 0
         """Replies received from models, including those of a judge and those that could not be used."""
+        self.cached_replies = 0
+        """Replies from the cache; they are not requests."""
         self.tool_calls = 0
         self.usage: dict[str, int] | None = {"prompt_tokens": 0, "completion_tokens": 0}
         """None if the endpoint did not report tokens, or the agent used another client."""
@@ -79,6 +89,7 @@ class RolloutEpisode:
         self._forwarded: tuple[dict[str, Any], ...] = ()
         """The last reply with a text that an agent got through the gateway."""
         self._tokens = TokenSequences()
+        self._scope = RequestScope(attempt)
         self._request_tools: dict[str, dict[str, Any]] | None = None
         """The tools that an agent has sent through the gateway, by their JSON; None if it has not called the gateway."""
         self._last_tools: Sequence[dict[str, Any]] = ()
@@ -104,7 +115,7 @@ class RolloutEpisode:
         completion = await self._recorded(requesting, "model", self._model, messages=sent)
         doing("working")
         self.turns += 1
-        self.count(self._model.settings.name, completion.usage)
+        self.count_completion(self.model_name, completion)
         self._find_calls(completion.message)
         _complete_calls(completion.message, self.turns)
         self.messages.append(completion.message)
@@ -135,7 +146,7 @@ class RolloutEpisode:
             raise
         doing("working")
         self.turns += 1
-        self.count(self.model_name, completion.usage)
+        self.count_completion(self.model_name, completion)
         _complete_calls(completion.message, self.turns)
         if completion.message.get("content"):
             self._forwarded = (completion.message,)
@@ -165,6 +176,7 @@ class RolloutEpisode:
         """Await a reply of a model and add the call as a step, also if it fails."""
         began = time.monotonic()
         step: dict[str, Any] = {"kind": kind, "model": model.settings.name, **facts}
+        request_scope.set(self._scope)
         try:
             completion = await requesting
         except BaseException as error:
@@ -230,6 +242,14 @@ class RolloutEpisode:
         self._attach_first_images()
         self._images.add_files(self._environment.files)
         return self._images.files
+
+    def count_completion(self, model: str, completion: Completion) -> None:
+        """Count a reply of a model and its tokens; a reply from the cache has cost none."""
+        if completion.cached:
+            self.cached_replies += 1
+            record_usage(cached_replies=1)
+        else:
+            self.count(model, completion.usage)
 
     def count(self, model: str, usage: dict[str, int] | None) -> None:
         """Count a reply of a model and its tokens."""

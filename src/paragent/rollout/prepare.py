@@ -23,6 +23,7 @@ from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
 from paragent.models.base import MODELS
+from paragent.models.cache import ReplyCache
 from paragent.models.credentials import endpoint_from_environment, no_key
 from paragent.models.tokens import TOKEN_IDS
 from paragent.rollout.budgets import check_prices
@@ -156,6 +157,8 @@ def prepare_without_tasks(config: RolloutConfig, endpoint: tuple[str, str]) -> R
     """
     if config.data.path is not None:
         raise ConfigError("the tasks of this run arrive while it runs: remove `data`")
+    if config.model.cache:
+        raise ConfigError("training needs new samples: remove `cache`")
     if config.run.otel:
         _check_tracing()
     environment, options = _check_names(config)
@@ -434,7 +437,23 @@ def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] 
         api=model.api,
         tool_format=model.tool_format,
         stream=model.stream,
+        cache=_cache_folder(config),
     )
+
+
+def _cache_folder(config: RolloutConfig) -> str | None:
+    """Return the folder of the cache of replies, after checking that it can be used.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not config.model.cache:
+        return None
+    from paragent.machines.cleanup import cache_folder
+
+    folder = (config.model.cache_dir or cache_folder("replies")).resolve()
+    ReplyCache(folder).close()
+    return str(folder)
 
 
 def _sampling(model: ModelSection) -> Sampling:

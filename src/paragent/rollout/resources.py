@@ -219,7 +219,10 @@ async def ask_judge(model: Model, messages: Sequence[Mapping[str, Any]]) -> str:
     sent = [dict(message) for message in messages]
     episode = current_episode.get()
     completion = await (model.complete(sent, []) if episode is None else episode.ask_judge(model, sent))
-    count_reply(model.settings.name, completion.usage)
+    if episode is not None and completion.cached:
+        episode.count_completion(model.settings.name, completion)
+    else:
+        count_reply(model.settings.name, completion.usage)
     return str(completion.message.get("content") or "")
 
 

@@ -64,7 +64,7 @@ def _uncancelled_result(response: TaskResponse, rollout: PendingRollout) -> Roll
 
 def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
     """Set what an unfinished rollout had used, as `RolloutEpisode` reported it."""
-    result.requests = int(usage.get("requests", 0))
+    result.requests, result.cached_replies = int(usage.get("requests", 0)), int(usage.get("cached_replies", 0))
     unknown = bool(usage.get("unknown"))
     result.prompt_tokens, result.completion_tokens = (
         None if unknown else int(usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")

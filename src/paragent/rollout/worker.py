@@ -154,7 +154,8 @@ class _Execution:
             self._active.machine = self._result.machine = self._machine.machine.id
             model = self._machine.wrap(model)
         elapsed = self._clock.worked + self._clock.waited
-        episode = RolloutEpisode(environment, model, settings.max_turns, settings.model.max_retries, elapsed)
+        attempt, retries = self._active.rollout.attempt, settings.model.max_retries
+        episode = RolloutEpisode(environment, model, settings.max_turns, retries, elapsed, attempt)
         if settings.mcp is not None:
             self._clock.enter(RolloutActivity.OPENING)
             taken = [tool.name for tool in environment.tools()]
@@ -309,6 +310,7 @@ def _set_failure(result: RolloutResult, error: BaseException) -> None:
 
 def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
     result.turns, result.tool_calls, result.requests = episode.turns, episode.tool_calls, episode.requests
+    result.cached_replies = episode.cached_replies
     usage = episode.usage
     result.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     result.completion_tokens = None if usage is None else usage["completion_tokens"]

@@ -69,6 +69,8 @@ CREATE TABLE groups (
 CREATE INDEX group_states ON groups (state);
 """
 """The table that version 5 added: the groups of a training run, see `store/groups.py`."""
+_CACHED_REPLIES = "cached_replies INTEGER NOT NULL DEFAULT 0"
+"""The column of `results` that version 5 added."""
 
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -79,7 +81,7 @@ CREATE TABLE results (
     turns INTEGER NOT NULL, tool_calls INTEGER NOT NULL, requests INTEGER NOT NULL, prompt_tokens INTEGER,
     completion_tokens INTEGER, judge_prompt_tokens INTEGER NOT NULL, judge_completion_tokens INTEGER NOT NULL,
     seconds REAL NOT NULL, waited REAL NOT NULL, ended REAL NOT NULL, worker TEXT NOT NULL,
-    {", ".join(_ADDED_COLUMNS)}
+    {", ".join([*_ADDED_COLUMNS, _CACHED_REPLIES])}
 );
 CREATE UNIQUE INDEX final_results ON results (task, attempt) WHERE final = 1;
 CREATE INDEX rollouts ON results (task, attempt);
@@ -87,11 +89,10 @@ CREATE TABLE trajectories (result INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY, started REAL NOT NULL, seconds REAL NOT NULL, results INTEGER NOT NULL);
 {_ADDED_TABLES}{_GROUPS}"""
 _VERSION = "5"
+_TO_5 = f"ALTER TABLE results ADD COLUMN {_CACHED_REPLIES};\n{_GROUPS}"
 _UPGRADES = {
-    "3": "\n".join(
-        [*(f"ALTER TABLE results ADD COLUMN {column};" for column in _ADDED_COLUMNS), _ADDED_TABLES, _GROUPS]
-    ),
-    "4": _GROUPS,
+    "3": "\n".join([*(f"ALTER TABLE results ADD COLUMN {column};" for column in _ADDED_COLUMNS), _ADDED_TABLES, _TO_5]),
+    "4": _TO_5,
 }
 """Statements that turn a journal of an earlier format version into one of this version."""
 _COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]

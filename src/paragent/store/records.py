@@ -96,6 +96,8 @@ class RolloutResult:
     tool_calls: int = 0
     requests: int = 0
     """Replies received from models."""
+    cached_replies: int = 0
+    """Replies from the cache of `--cache`; they are not requests, and their tokens are not counted."""
     prompt_tokens: int | None = 0
     """None if the endpoint did not report tokens."""
     completion_tokens: int | None = 0
@@ -366,7 +368,7 @@ def _status(name: str, value: Any) -> RolloutStatus:  # noqa: ARG001 - the signa
     return RolloutStatus(value)
 
 
-_COUNTS = ("attempt", "turns", "tool_calls", "requests")
+_COUNTS = ("attempt", "turns", "tool_calls", "requests", "cached_replies")
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 _TIMES = ("seconds", "waited", "started", "ended")
 _COLUMNS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {

@@ -83,6 +83,8 @@ class Summary:
     """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
     judge_completion_tokens: int = 0
     requests: int = 0
+    cached_replies: int = 0
+    """Replies from the cache of `--cache`; they are not requests and cost nothing."""
     cost: float | None = None
     """In the currency of the prices; None if unknown."""
     seconds_worked: float = 0.0
@@ -198,11 +200,11 @@ def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
 def _usage(journal: Journal) -> dict[str, Any]:
     """Return the tokens, requests, cost and time of all executions, retries included."""
     prices = json.loads(journal.meta(PRICES) or "null")
-    [(executions, requests, worked, waited, prompt, completion, unknown, judge_prompt, judge_completion)] = (
+    [(executions, requests, cached, worked, waited, prompt, completion, unknown, judge_prompt, judge_completion)] = (
         journal.rows(
-            "SELECT count(*), total(requests), total(seconds), total(waited), total(prompt_tokens), total(completion_tokens), "
-            "total(prompt_tokens IS NULL OR completion_tokens IS NULL), total(judge_prompt_tokens), "
-            "total(judge_completion_tokens) FROM results"
+            "SELECT count(*), total(requests), total(cached_replies), total(seconds), total(waited), "
+            "total(prompt_tokens), total(completion_tokens), total(prompt_tokens IS NULL OR completion_tokens IS NULL), "
+            "total(judge_prompt_tokens), total(judge_completion_tokens) FROM results"
         )
     )
     return {
@@ -212,6 +214,7 @@ def _usage(journal: Journal) -> dict[str, Any]:
         "judge_prompt_tokens": int(judge_prompt),
         "judge_completion_tokens": int(judge_completion),
         "requests": int(requests),
+        "cached_replies": int(cached),
         "cost": None if unknown else cost_of(prices, prompt, completion, judge_prompt, judge_completion),
         "seconds_worked": worked,
         "seconds_waited": waited,
