@@ -27,6 +27,7 @@ SUBJECTS = (
     "bench.rollouts",
     "bench.recording",
     "bench.rate_limits",
+    "bench.gateway",
     "bench.viewers",
     "bench.view_large",
 )

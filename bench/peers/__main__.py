@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_PEERS = {"inspect_ai": ["inspect_ai", "openai"], "harbor": ["harbor"]}
+_PEERS = {"inspect_ai": ["inspect_ai", "openai"], "harbor": ["harbor"], "verifiers": ["verifiers==0.4.0"]}
 _NEWER = {"harbor": (3, 12)}
 """Peers that need a later version of Python than paragent. BENCH_PYTHON names one; else `python3.12` or later on the path."""
 

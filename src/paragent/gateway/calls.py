@@ -227,5 +227,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return body
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would construct one for each reply
+
+
 def _as_json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _encoder.encode(value).encode()
