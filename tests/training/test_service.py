@@ -43,7 +43,7 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_service(folder: Path, server: OpenAIServer, n: int = 2, **settings: Any) -> RolloutService:
-    own = {name: settings.pop(name) for name in ("max_staleness", "groups_per_version") if name in settings}
+    own = {name: settings.pop(name) for name in ("max_staleness", "groups_per_version", "version") if name in settings}
     groups = settings.pop("groups", Groups(n=n))
     return RolloutService(config(folder, engine="inline", **settings), server.url, groups, **own)
 
@@ -376,3 +376,17 @@ def test_if_the_session_fails_the_next_call_raises(
             list(service.groups(timeout=60))
         with pytest.raises(Exception, match="a bug"):
             service.status()
+
+
+def test_rollouts_of_a_continued_run_have_the_version_of_the_checkpoint(tmp_path: Path, server: OpenAIServer) -> None:
+    with open_service(tmp_path, server) as service:
+        service.published(3)
+        service.add([task("a")])
+        service.next_group(timeout=60)
+    with open_service(tmp_path, server, version=4) as service:
+        assert service.status().version == 4
+        service.add([task("b")])
+        versions = {group.id: group.samples[0].versions for group in service.groups(timeout=60)}
+    assert versions == {"a": [3], "b": [4]}
+    with pytest.raises(ConfigError, match="version must be"):
+        open_service(tmp_path, server, version=-1)

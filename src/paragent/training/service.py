@@ -77,7 +77,8 @@ class RolloutService:
         self._groups = groups or Groups()
         integer(max_staleness, "max_staleness", least=0)
         integer(groups_per_version, "groups_per_version", least=1)
-        integer(version, "version", least=0, none=True)
+        if version is not None:
+            integer(version, "version", least=0)
         self._config = _training_config(config, self._endpoint, self._groups)
         self._policy = ReplayPolicy(self._groups, config.run.give_up_after)
         self._queue = GroupQueue(self._groups, max_staleness, groups_per_version, self._policy)
