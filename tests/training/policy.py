@@ -1,43 +1,19 @@
-"""A scripted policy with token ids, and an environment and an agent whose tasks say what happens to them."""
+"""An environment and an agent whose tasks say what happens to them, for tests of training."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paragent import AgentBase, BenchmarkTask, Environment, EnvironmentFailed, RolloutConfig, tool
 from paragent.agents.chat import AgentResult, ChatAgent
-from paragent.testing import Script
 
 HERE = "tests.training.policy"
 LOOK = {"tool": "look", "arguments": {}}
-
-
-@dataclass(slots=True)
-class TokenScript(Script):
-    """A script whose replies have token ids: a token is a byte of a message, so each prompt continues the last reply."""
-
-    with_tokens: bool = True
-
-    def reply(self, request: Mapping[str, Any]) -> Any:
-        completion = Script.reply(self, request)
-        if self.with_tokens and request.get("return_token_ids"):
-            choice = completion["choices"][0]
-            sampled = rendered(choice["message"])
-            completion["prompt_token_ids"] = [token for message in request["messages"] for token in rendered(message)]
-            choice["token_ids"] = sampled
-            choice["logprobs"] = {"content": [{"token": chr(one), "logprob": -one / 256} for one in sampled]}
-        return completion
-
-
-def rendered(message: Mapping[str, Any]) -> list[int]:
-    """Return the tokens of a message."""
-    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-    return list(f"<{message['role']}>{message.get('content') or ''}{''.join(calls)}".encode())
+NO_TOKENS = {"return_token_ids": False, "logprobs": False}
+"""Fields of requests with which the scripted endpoint behaves as one that cannot return token ids."""
 
 
 class Room(Environment):

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from paragent.errors import AccessDenied, ConfigError, GroupNotOwed, ParagentError, TokensMissing, UsageError
-from paragent.testing import OpenAIServer
+from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive
 from paragent.training import Group, Groups, RemoteRolloutService, RolloutService, client
 from paragent.training.http_service import TrainingServer
-from tests.training.policy import HERE, LOOK, TokenScript, config, task
+from tests.training.policy import HERE, LOOK, NO_TOKENS, config, task
 from tests.waiting import wait_until
 
 TOKEN = "a-token-of-the-tests"
@@ -28,7 +28,7 @@ TOKEN = "a-token-of-the-tests"
 
 @pytest.fixture
 def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer(TokenScript(default=[LOOK, "42"])) as started:
+    with OpenAIServer(Script(default=[LOOK, "42"])) as started:
         yield started
 
 
@@ -61,7 +61,8 @@ def test_a_remote_trainer_has_the_same_interface(training: TrainingServer) -> No
         assert groups["a"].task["answer"] == "42"
         sample = groups["a"].samples[0]
         assert sum(sample.mask) == sum(turn.end - turn.start for turn in sample.turns)
-        assert sample.logprobs == [-one / 256 * use for one, use in zip(sample.token_ids, sample.mask, strict=True)]
+        assert sample.logprobs is not None
+        assert len(sample.logprobs) == len(sample.token_ids) == len(sample.mask)
         assert [(one.branch, one.weight) for one in groups["b"].samples] == [(0, 0.5), (1, 0.5)] * 2
         for group in groups.values():
             group.accept()
@@ -157,11 +158,9 @@ def test_a_body_that_is_too_large_is_rejected(training: TrainingServer, monkeypa
     assert (status, "larger than" in problem["error"]["message"]) == (400, True)
 
 
-def test_errors_of_the_service_reach_the_trainer(tmp_path: Path) -> None:
-    script = TokenScript(default="42", with_tokens=False)
-    settings = config(tmp_path, engine="inline", num_rollouts=1)
+def test_errors_of_the_service_reach_the_trainer(tmp_path: Path, server: OpenAIServer) -> None:
+    settings = config(tmp_path, engine="inline", num_rollouts=1, extra_body=NO_TOKENS)
     with (
-        OpenAIServer(script) as server,
         RolloutService(settings, server.url, Groups(n=1)) as service,
         TrainingServer(service, token=TOKEN) as training,
     ):
