@@ -33,7 +33,7 @@ from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.models import Completion, Model, ModelSettings
-from paragent.rollout import failure_policy, worker
+from paragent.rollout import failure_policy, scoring
 from paragent.rollout import resources as station
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import RolloutEpisode
@@ -271,7 +271,7 @@ def test_the_environment_is_always_closed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_scoring_timeout_is_an_infrastructure_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "scores", False)
-    monkeypatch.setattr(worker, "SCORE_TIMEOUT", 0.05)
+    monkeypatch.setattr(scoring, "SCORE_TIMEOUT", 0.05)
     late = execute(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
     assert (late.status, late.kind, late.score) == (RolloutStatus.INFRASTRUCTURE, "environment", None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.text import safe_streams
-from paragent.cli import agent_server, control, demo, osworld, pool, rollout, runs, training, view, vm
+from paragent.cli import agent_server, control, demo, env, osworld, pool, rollout, runs, training, view, vm
 from paragent.errors import Interrupted, ParagentError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, rollout, control, runs, view, training, agent_server, pool, vm, osworld)
+_COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
 
 

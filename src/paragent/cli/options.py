@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     from paragent.machines import MachineSettings
+    from paragent.rollout.config import Setting
     from paragent.transport import TlsConf
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # argparse has no public name for it
 
-__all__ = ["add_command", "add_machine_options", "add_tls_options", "machine_settings", "run_folder", "tls_conf"]
+__all__ = [
+    "add_command",
+    "add_machine_options",
+    "add_setting",
+    "add_tls_options",
+    "machine_settings",
+    "run_folder",
+    "tls_conf",
+]
 
 
 def add_command(
@@ -30,6 +38,23 @@ def add_command(
         description: the first paragraph of the command's own help; None: the summary as a sentence.
     """
     return subparsers.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
+
+
+def add_setting(group: Any, setting: Setting) -> None:
+    """Add the flag of a setting of rollouts."""
+    default = "" if setting.default in (None, "", False) else f" (default: {setting.default})"
+    settings: dict[str, Any] = {
+        "dest": setting.name,
+        "default": None,
+        "help": (setting.help + default).replace("%", "%%"),
+    }
+    if setting.kind is bool:
+        settings["action"] = argparse.BooleanOptionalAction
+    else:
+        settings["metavar"] = setting.metavar or {int: "N", float: "NUMBER"}.get(setting.kind, "NAME")
+        if setting.kind in {list, dict}:
+            settings["action"] = "append"
+    group.add_argument(setting.flag, **settings)
 
 
 def run_folder(path: Path, output_dir: Path = Path("results")) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
-from paragent.cli.options import add_command
+from paragent.cli.options import add_command, add_setting
 from paragent.cli.view import check_installed, view_of
 from paragent.errors import ConfigError, Interrupted
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from paragent.cli.options import Subparsers
     from paragent.rollout import RolloutConfig
-    from paragent.rollout.config import Setting
     from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.prepare import RolloutPlan
     from paragent.rollout.session import RolloutSession
@@ -261,23 +260,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detached", type=int, help=argparse.SUPPRESS)
     groups = {section: parser.add_argument_group(title) for section, title in _GROUPS.items()}
     for setting in all_settings():
-        default = "" if setting.default in (None, "", False) else f" (default: {setting.default})"
-        settings: dict[str, Any] = {
-            "dest": setting.name,
-            "default": None,
-            "help": (setting.help + default).replace("%", "%%"),
-        }
-        if setting.kind is bool:
-            settings["action"] = argparse.BooleanOptionalAction
-        else:
-            settings["metavar"] = setting.metavar or _metavar(setting)
-            if setting.kind in {list, dict}:
-                settings["action"] = "append"
-        groups[setting.section].add_argument(setting.flag, **settings)
-
-
-def _metavar(setting: Setting) -> str:
-    return {int: "N", float: "NUMBER"}.get(setting.kind, "NAME")
+        add_setting(groups[setting.section], setting)
 
 
 def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENTS",
+    "OPENENV",
     "AgentFactory",
     "Environment",
     "LoadedTask",
@@ -30,10 +31,13 @@ __all__ = [
     "tool",
 ]
 
+OPENENV = "openenv:"
+"""The beginning of the name of an environment that a server of OpenEnv offers; its address follows."""
 ENVIRONMENTS = Registry(
     kind="environment",
     implementations={
         "math": Implementation("paragent.envs.math:MathEnvironment", extra="math"),
+        "openenv": Implementation("paragent.envs.openenv:OpenEnvEnvironment", extra="rollout"),
         "osworld": Implementation("paragent.osworld.env:OSWorldEnvironment"),
         "py": Implementation("paragent.envs.py.environment:PyEnvironment"),
         "rag": Implementation("paragent.envs.rag.environment:RagEnvironment", extra="rag"),
@@ -47,7 +51,7 @@ def environment_class(name: str | type[Environment]) -> type[Environment]:
     """Return the class of an environment.
 
     Args:
-        name: a registered name, `module:Class`, or the class itself.
+        name: a registered name, `module:Class`, `openenv:URL`, or the class itself.
 
     Raises:
         UnknownName: no environment has this name.
@@ -55,7 +59,9 @@ def environment_class(name: str | type[Environment]) -> type[Environment]:
         ConfigError: it is not a subclass of `Environment`.
     """
     found: Any = name
-    if isinstance(name, str):
+    if isinstance(name, str) and name.startswith(OPENENV):
+        found = ENVIRONMENTS.load("openenv").at(name.removeprefix(OPENENV))
+    elif isinstance(name, str):
         found = import_object(name) if ":" in name else ENVIRONMENTS.load(name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise ConfigError(f"{name!r} is not an environment: it must be a subclass of paragent.Environment")

@@ -231,7 +231,11 @@ class EnvironmentSection(_Section):
     title = "environment"
 
     mode: str = _setting("", "name of the environment, such as math, py, rag or web")
-    env: str | None = _setting(None, "your own environment class, instead of --mode", metavar="MODULE:CLASS")
+    env: str | None = _setting(
+        None,
+        "your own environment class, or that of an OpenEnv server (openenv:URL), instead of --mode",
+        metavar="MODULE:CLASS",
+    )
     env_option: dict[str, str] = _setting({}, "option of the environment; may be repeated", metavar="NAME=VALUE")
     metric: str | None = _setting(None, "the scorer (default: the environment's own)")
     judge_model: str | None = _setting(None, "model for `--metric llm_judge` (default: the value of --model)")

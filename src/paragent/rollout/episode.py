@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
+from paragent.envs import ToolResult
 from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, TurnsUsedUp
 from paragent.execution import doing, record_usage
 from paragent.models.cache import RequestScope, request_scope
@@ -21,13 +22,11 @@ from paragent.rollout.images import ImageStore, timestamp
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-    from paragent.envs import Environment, ToolSource
+    from paragent.envs import Environment, Tool, ToolSource
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "SCORE_TIMEOUT", "RolloutEpisode", "current_episode"]
+__all__ = ["CLOSE_TIMEOUT", "RolloutEpisode", "current_episode"]
 
-SCORE_TIMEOUT = 600.0
-"""Seconds for scoring one answer, including the retries of a judge model."""
 CLOSE_TIMEOUT = 30.0
 """Seconds for an environment to close; a browser context or a sandbox takes one."""
 
@@ -84,6 +83,8 @@ class RolloutEpisode:
         """The first failure of the endpoint in a call of the gateway."""
         self.refusal: Exception | None = None
         """Why the gateway refused a call: `TurnsUsedUp` or `ContextFull`."""
+        self.tool_failure: Exception | None = None
+        """The first failure of the environment, or of an MCP server, in a tool call through the gateway."""
         self._images = ImageStore(environment.images_shown)
         self._branches = Branches(self.messages, lambda given: self._images.move(given, self.turns))
         self._forwarded: tuple[dict[str, Any], ...] = ()
@@ -95,16 +96,20 @@ class RolloutEpisode:
         self._last_tools: Sequence[dict[str, Any]] = ()
         self._results: set[str] = set()
         """The ids of the tool calls whose results an agent has sent through the gateway."""
+        self._served_calls = 0
+        """Tool calls through the gateway. Agents that call a model send most of their results there, too."""
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
         self._started = time.monotonic() - elapsed
 
     def add_tools(self, source: ToolSource) -> None:
-        """Add tools that the agent may call besides those of the environment; before the agent starts."""
+        """Add the tools that it does not have yet, before the agent starts: those of MCP servers, and those of an environment
+        that knows them only when it is open."""
         for tool in source.tools():
-            self.tools.append(tool.as_openai())
-            self._sources[tool.name] = source
+            if tool.name not in self._sources:
+                self.tools.append(tool.as_openai())
+                self._sources[tool.name] = source
 
     async def complete(self) -> Completion:
         """Request a completion and append its message."""
@@ -163,9 +168,8 @@ class RolloutEpisode:
         if tools and tools != self._last_tools:
             self._last_tools = tools
             self._request_tools |= {json.dumps(tool, sort_keys=True): tool for tool in tools}
-        results = {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"} - self._results
-        self._results |= results
-        self.tool_calls += len(results)
+        self._results |= {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"}
+        self.tool_calls = max(len(self._results), self._served_calls)
         return self._branches.add(messages)
 
     async def ask_judge(self, model: Model, messages: list[dict[str, Any]]) -> Completion:
@@ -226,6 +230,38 @@ class RolloutEpisode:
         results = await asyncio.gather(*(self._answer(call) for call in calls))
         doing("working")
         self.messages += results
+
+    def served_tools(self) -> list[Tool]:
+        """Return the tools for an agent that has its own loop."""
+        return [tool for source in dict.fromkeys(self._sources.values()) for tool in source.tools()]
+
+    async def serve_call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+        """Execute a tool call of an agent that has its own loop; it is a step of the trajectory, with arguments and result.
+
+        Raises:
+            Exception: the environment or the MCP server failed; the rollout fails with this error.
+        """
+        if self.ended:
+            return ToolResult(f"the rollout has ended ({self.ended}); no more tools can be called", error=True)
+        began = time.monotonic()
+        self._calls += 1
+        self._served_calls += 1
+        self.tool_calls = max(len(self._results), self._served_calls)
+        facts = {"name": name, "call": f"mcp_{self._calls}", "arguments": arguments}
+        doing("acting", name)
+        try:
+            result = await self._sources.get(name, self._environment).call(name, arguments)
+        except Exception as error:
+            self.tool_failure = self.tool_failure or error
+            self._add_step("tool", began, **facts, error=True, result=described(error))
+            raise
+        finally:
+            doing("working")
+        self.ended = self.ended or result.ends
+        images = self._images.add((*result.images, *result.kept), self._calls)
+        shown = {"error": result.error, "extras": result.extras, "result": well_formed(result.text), "images": images}
+        self._add_step("tool", began, **facts, **shown)
+        return result
 
     def trajectory(self) -> dict[str, Any]:
         """Return the trajectory for the store."""

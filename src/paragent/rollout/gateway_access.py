@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+from paragent.mcp.protocol import ToolServer
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from paragent.envs import Tool, ToolResult
     from paragent.gateway import GatewayAddress
     from paragent.rollout.episode import RolloutEpisode
     from paragent.rollout.resources import WorkerResources
@@ -18,17 +21,36 @@ __all__ = ["described_task", "gateway_address", "gateway_variables"]
 
 @contextlib.asynccontextmanager
 async def gateway_address(resources: WorkerResources, episode: RolloutEpisode) -> AsyncIterator[GatewayAddress]:
-    """Register a rollout with the gateway of its worker. At the end of the `with` block, calls in progress are cancelled.
+    """Register a rollout with the gateway of its worker: its model, and its tools as an MCP server.
+
+    At the end of the `with` block, calls in progress are cancelled.
 
     Raises:
         EnvironmentFailed: the gateway cannot be started.
     """
+    from paragent.mcp.server import McpEndpoint  # aiohttp is an extra
+
     gateway = await resources.gateway()
-    address = gateway.register(episode)
+    tools = McpEndpoint(ToolServer("paragent", _ServedTools(episode), episode.instructions))
+    address = gateway.register(episode, tools.answer)
     try:
         yield address
     finally:
         await gateway.end(address)
+        await tools.close()
+
+
+class _ServedTools:
+    """The tools of a rollout for its MCP server; a `ToolSource`."""
+
+    def __init__(self, episode: RolloutEpisode) -> None:
+        self._episode = episode
+
+    def tools(self) -> Sequence[Tool]:
+        return self._episode.served_tools()
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+        return await self._episode.serve_call(name, arguments)
 
 
 def gateway_variables(address: GatewayAddress, model: str) -> dict[str, str]:

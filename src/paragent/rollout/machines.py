@@ -14,8 +14,9 @@ from paragent.errors import ConfigError, LeaseLost, MachineFailed, ParagentError
 from paragent.execution import waiting
 from paragent.machines.state_machine import LIVE, MachineState
 from paragent.models import Model
-from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT
+from paragent.rollout.episode import CLOSE_TIMEOUT
 from paragent.rollout.live_run import LiveMachine
+from paragent.rollout.scoring import SCORE_TIMEOUT
 from paragent.store import MachineEvent, RolloutActivity
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
-from paragent.envs import ENVIRONMENTS, Environment, SharedResources, environment_class
+from paragent.envs import ENVIRONMENTS, OPENENV, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
@@ -286,7 +286,7 @@ def _check_locations(config: RolloutConfig) -> None:
     """
     given = {"env": config.environment.env, "agent": config.agent.location, "metric": config.environment.metric}
     for name, location in given.items():
-        if name == "agent" and is_command(location):
+        if (name == "agent" and is_command(location)) or (name == "env" and location and location.startswith(OPENENV)):
             continue
         if location and (":" in location or name == "agent"):  # the others may be registered names
             try:

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import time
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here
@@ -20,7 +21,6 @@ from paragent.errors import (
     ConfigError,
     EndpointDown,
     EndpointRefused,
-    EnvironmentFailed,
     InfrastructureError,
     LeaseLost,
     LeaseTimeout,
@@ -36,11 +36,12 @@ from paragent.execution import current_activity
 from paragent.mcp import McpTools
 from paragent.models.base import reply_counter
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import CLOSE_TIMEOUT, SCORE_TIMEOUT, RolloutEpisode, current_episode
+from paragent.rollout.episode import CLOSE_TIMEOUT, RolloutEpisode, current_episode
 from paragent.rollout.function_agent import call_agent, environment_variables, gateway_arguments, uses_gateway
 from paragent.rollout.gateway_access import described_task, gateway_address, gateway_variables
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
+from paragent.rollout.scoring import score_answer
 from paragent.rollout.work_clock import WorkClock
 from paragent.store import PendingRollout, RolloutActivity, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
@@ -128,7 +129,7 @@ class _Execution:
             try:
                 environment, episode = await self._build(leases)
                 async with self._machine.watched() if self._machine else contextlib.nullcontext():
-                    await self._act(environment, episode)
+                    await self._act(environment, episode, leases)
             except asyncio.CancelledError:
                 if not self._active.take_cancellation():
                     raise
@@ -156,10 +157,6 @@ class _Execution:
         elapsed = self._clock.worked + self._clock.waited
         attempt, retries = self._active.rollout.attempt, settings.model.max_retries
         episode = RolloutEpisode(environment, model, settings.max_turns, retries, elapsed, attempt)
-        if settings.mcp is not None:
-            self._clock.enter(RolloutActivity.OPENING)
-            taken = [tool.name for tool in environment.tools()]
-            episode.add_tools(await leases.enter_async_context(McpTools.opened(settings.mcp, taken)))
         self._active.episode = episode
         reply_counter.set(episode.count)
         current_episode.set(episode)
@@ -167,12 +164,18 @@ class _Execution:
             episode.steps.append(self._machine.as_step())
         return environment, episode
 
-    async def _act(self, environment: Environment, episode: RolloutEpisode) -> None:
+    async def _act(
+        self, environment: Environment, episode: RolloutEpisode, leases: contextlib.AsyncExitStack
+    ) -> None:
         async with asyncio.timeout(None) as timeout:
             self._clock.enforce(timeout)
             self._clock.enter(RolloutActivity.OPENING)
             episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
             episode.instructions = environment.instructions
+            episode.add_tools(environment)
+            if self._settings.mcp is not None:
+                taken = [tool.name for tool in environment.tools()]
+                episode.add_tools(await leases.enter_async_context(McpTools.opened(self._settings.mcp, taken)))
             self._clock.enter(RolloutActivity.WORKING)
             answer = await self._run_agent(environment, episode)
         self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
@@ -184,12 +187,18 @@ class _Execution:
         """Run the agent and return its result.
 
         Raises:
-            Exception: the agent failed; or, if the endpoint failed in a call of the gateway before, that failure.
+            Exception: the agent failed; or, if the endpoint failed in a call of the gateway before, that failure. If the
+                environment failed in a call of the gateway, that failure, even if the agent has an answer.
         """
         try:
             async with contextlib.AsyncExitStack() as stack:
-                return await self._run_new_agent(environment, episode, stack)
+                result = await self._run_new_agent(environment, episode, stack)
+            if episode.tool_failure is None:
+                return replace(result, ending=episode.ended) if episode.ended else result
+            raise episode.tool_failure
         except Exception as error:
+            if episode.tool_failure is not None and episode.tool_failure is not error:
+                raise episode.tool_failure from error
             if episode.endpoint_failure is not None:
                 raise episode.endpoint_failure from error
             if episode.refusal is None:
@@ -240,18 +249,10 @@ class _Execution:
         """Score the answer with the environment and, if it does not compute the score that counts, with the scorer."""
         result, name = self._result, self._resources.scorer_name
         assert result.answer is not None
-        try:
-            async with asyncio.timeout(SCORE_TIMEOUT):
-                scores = await environment.score(self._task, result.answer, episode.messages)
-                result.scores = dict(scores or {})
-                if name not in result.scores and (scorer := self._resources.scorer()) is not None:
-                    score = await scorer.score(self._task, result.answer)
-                    result.scores[name] = score.value
-                    if score.note:
-                        episode.steps.append({"kind": "score", "metric": name, "note": score.note})
-                result.score = result.scores.get(name)
-        except TimeoutError as error:
-            raise EnvironmentFailed(f"scoring took longer than {SCORE_TIMEOUT:g} s") from error
+        scored = await score_answer(self._resources, environment, self._task, result.answer, episode.messages)
+        result.score, result.scores = scored.value, scored.scores
+        if scored.note:
+            episode.steps.append({"kind": "score", "metric": name, "note": scored.note})
 
     async def _cause_of(self, error: Exception) -> Exception:
         """Return the cause of an error: the loss of the machine, if it is lost, otherwise the error itself."""
