@@ -164,9 +164,7 @@ class _Execution:
             episode.steps.append(self._machine.as_step())
         return environment, episode
 
-    async def _act(
-        self, environment: Environment, episode: RolloutEpisode, leases: contextlib.AsyncExitStack
-    ) -> None:
+    async def _act(self, environment: Environment, episode: RolloutEpisode, leases: contextlib.AsyncExitStack) -> None:
         async with asyncio.timeout(None) as timeout:
             self._clock.enforce(timeout)
             self._clock.enter(RolloutActivity.OPENING)
