@@ -197,7 +197,7 @@ class OpenEnvEnvironment(Environment):
             if kind == "step" and answered.get("code") in _OF_THE_CALL:
                 raise ToolFailed(message)
             raise EnvironmentFailed(f"{self._url} answers {kind} with {answered.get('code')}: {message}")
-        if (reward := answered.get("reward")) is not None:
+        if kind == "step" and (reward := answered.get("reward")) is not None:
             self._rewards.append(float(reward))
         self._done = self._done or bool(answered.get("done"))
         observation = answered.get("observation")
