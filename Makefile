@@ -121,9 +121,20 @@ $(FORMATS_READY): tests/formats/requirements.txt | $(LIGHT)
 	@$(BIN)/python -m pip --python $(FORMATS)/bin/python install --quiet --disable-pip-version-check --no-deps --ignore-requires-python harbor==0.25.0
 	@touch $@
 
+# OpenEnv, for the tests of its clients and servers, in an environment of its own.
+OPENENV := .venv-openenv
+OPENENV_READY := $(OPENENV)/.ready
+$(OPENENV_READY): tests/mcp/openenv_requirements.txt | $(LIGHT)
+	@echo "==> setting up $(OPENENV) (OpenEnv)"
+	@test -x $(OPENENV)/bin/python || $(PYTHON) -m venv --without-pip $(OPENENV)
+	@$(BIN)/uv pip install --quiet --python $(OPENENV)/bin/python --requirement tests/mcp/openenv_requirements.txt || \
+		$(BIN)/python -m pip --python $(OPENENV)/bin/python install --quiet --disable-pip-version-check --requirement tests/mcp/openenv_requirements.txt
+	@$(BIN)/python -m pip --python $(OPENENV)/bin/python install --quiet --disable-pip-version-check --no-deps openenv==0.10.0
+	@touch $@
+
 # Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
 # that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) ## Check format, lint and types, then run all tests
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check web-check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
@@ -174,5 +185,5 @@ osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) $(FORMATS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -325,7 +325,7 @@ def test_environments_keep_the_parameter_names_of_the_base_class(name: str) -> N
 
 def test_unknown_names_and_missing_extras_are_different_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(ENVIRONMENTS.names()) >= {"math", "py", "rag", "web"}
-    with pytest.raises(UnknownName, match="math, osworld, py"):
+    with pytest.raises(UnknownName, match="math, openenv, osworld, py"):
         environment_class("maths")
     with pytest.raises(ConfigError, match="not an environment"):
         environment_class("paragent.tasks:BenchmarkTask")

@@ -56,6 +56,8 @@ def fail() -> str:
 @server.tool()
 async def hang() -> str:
     """Never return."""
+    with Path(f"{sys.argv[1]}.hanging").open("a") as file:
+        file.write("x")
     await anyio.sleep(1000)
     return ""
 

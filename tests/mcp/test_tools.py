@@ -281,7 +281,20 @@ def test_a_rollout_over_its_time_limit_ends_its_servers(tmp_path: Path, monkeypa
     assert all_ended(tmp_path)
 
 
+@contextmanager
+def endpoint(script: Path) -> Iterator[str]:
+    """Run the scripted endpoint as a process of its own: a killed client leaves half-open connections in it."""
+    command = [sys.executable, "-m", "paragent.testing.openai_server", "--script", str(script), "--die-with-parent"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # starts the command and six servers, which takes long on a busy machine
 @pytest.mark.parametrize("victim", ["worker", "driver"])
 def test_servers_end_with_a_killed_process(victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers ignore the end of their input and all signals, and have children that left their process group."""
@@ -290,11 +303,13 @@ def test_servers_end_with_a_killed_process(victim: str, tmp_path: Path, monkeypa
     command = [sys.executable, "-m", "paragent", "rollout", "--env", TINY, "--data", str(tmp_path / "d.jsonl")]
     command += ["--mcp-config", str(path), "--model", "m", "--workers", "1", "--run-name", "run"]
     command += ["--output-dir", str(tmp_path)]
-    with OpenAIServer(Script(default=[{"tool": "s__hang"}, "42"])) as server:
-        environment = os.environ | {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
+    (tmp_path / "script.json").write_text(json.dumps({"default": [{"tool": "s__hang"}, "42"]}))
+    with endpoint(tmp_path / "script.json") as url:
+        environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        hanging = tmp_path / "pids.hanging"
         try:
-            wait_until(lambda: server.seen.requests >= 2, 60)
+            wait_until(lambda: hanging.exists() and len(hanging.read_text()) >= 2, 200)
             [status] = (tmp_path / "run/live").glob("*-*.json")
             running = [pid for pid in pids(tmp_path) if alive(pid)]
             assert len(running) == 4

@@ -192,6 +192,10 @@ class _Transcript:
             self._add_failed_calls(position)
             self._add_message(position, message)
         self._add_failed_calls(len(self.messages))
+        for step in (step for steps in self._tools.values() for step in steps if "result" in step):
+            # A call through the gateway: the agent has its own loop, and its messages have other ids, if there are any.
+            name, call, error = str(step.get("name") or ""), str(step.get("call") or ""), bool(step.get("error"))
+            self._add("tool", str(step["result"]), step, call=call, name=name, error=error)
         for step in self._others:
             if step.get("kind") == "score":
                 self._add("score", _score_text(step), step, name=str(step.get("metric") or ""))
