@@ -46,6 +46,8 @@ ORIGINALS = {"anthropic": "anthropic_content", "responses": "responses_output"}
 """The field of an assistant's message with its original form, by dialect. It is there if chat completions cannot express it, for
 example because of a signature, and is sent back unchanged to an endpoint of that dialect."""
 _REASONING_NAMES = ("reasoning_content", "reasoning")
+_DETAILS = "reasoning_details"
+"""OpenRouter's reasoning in parts, which it wants back unchanged."""
 _SEAL = "paragent:"
 """The beginning of signatures and encrypted reasoning that a dialect wrote, and not an endpoint."""
 _INVALID = "invalid_json"
@@ -235,9 +237,8 @@ def reasoning_of(message: Mapping[str, Any], dialect: str) -> tuple[str, str] | 
         dialect: the dialect that sends the reasoning.
     """
     name = next((name for name in _REASONING_NAMES if isinstance(message.get(name), str) and message[name]), None)
-    kept: dict[str, Any] = {
-        field: message[field] for other, field in ORIGINALS.items() if other != dialect and message.get(field)
-    }
+    carried = [field for other, field in ORIGINALS.items() if other != dialect] + [_DETAILS]
+    kept: dict[str, Any] = {field: message[field] for field in carried if message.get(field)}
     if name is None and not kept:
         return None
     if name is not None and name != _REASONING_NAMES[0]:
@@ -258,7 +259,7 @@ def restore_reasoning(message: dict[str, Any], text: str, opaque: Any) -> bool:
         return False
     if text:
         message[kept["name"] if kept.get("name") in _REASONING_NAMES else _REASONING_NAMES[0]] = text
-    for field in ORIGINALS.values():
+    for field in (*ORIGINALS.values(), _DETAILS):
         if isinstance(kept.get(field), list) and all(isinstance(one, dict) for one in kept[field]):
             message[field] = kept[field]
     return True
