@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from paragent.demo.policy import DemoModel
-from paragent.models import Completion, Model, ModelSettings
+from paragent.models import Completion, Model, ModelSettings, Sampling
 from paragent.models.anthropic import AnthropicMessages
 from paragent.models.openai import OpenAIChat
 from paragent.models.responses import OpenAIResponses
+from paragent.models.tokens import TOKEN_IDS
 from paragent.testing import ModelContract, OpenAIServer, Script
 
 REPLIES = {"1/2 + 1/3": [{"tool": "calculator", "arguments": {"expression": "1/2 + 1/3"}}, "It is 5/6."]}
@@ -25,16 +26,33 @@ class TestDemo(ModelContract):
 class TestOpenAI(ModelContract):
     model: ClassVar[type[Model]] = OpenAIChat
     stream: ClassVar[bool] = False
+    sampling: ClassVar[Sampling] = Sampling()
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls) -> Iterator[None]:
         with OpenAIServer(Script(answers=REPLIES, latency=0.01)) as server:
-            cls.settings = ModelSettings(name="m", base_url=server.url, api_key="a-secret-key", stream=cls.stream)
+            cls.settings = ModelSettings(
+                name="m", base_url=server.url, api_key="a-secret-key", stream=cls.stream, sampling=cls.sampling
+            )
             yield
 
 
 class TestOpenAIStreaming(TestOpenAI):
+    stream = True
+
+
+class TestOpenAITokens(TestOpenAI):
+    sampling = Sampling(extra_body=TOKEN_IDS)
+
+    def test_token_ids_are_returned(self) -> None:
+        [completion] = self.complete()
+        assert completion.tokens is not None
+        assert completion.tokens.prompt_ids
+        assert completion.tokens.logprobs
+
+
+class TestOpenAITokensStreaming(TestOpenAITokens):
     stream = True
 
 

@@ -92,6 +92,8 @@ def test_flags_are_sent_with_each_request_of_the_agent_and_not_with_those_of_a_j
         ({"extra_body": {"a": {1, 2}}}, "--extra-body must be JSON"),
         ({"extra_body": {"stream": True, "model": "x"}}, "--extra-body must not have model, stream"),
         ({"api": "grpc"}, "--api must be one of"),
+        ({"api": "responses", "stop": ["x"]}, "--stop is not supported by --api responses"),
+        ({"api": "anthropic", "seed": 0}, "--seed is not supported by --api anthropic"),
         ({"api": "anthropic", "token_ids": True}, "--token-ids needs --api chat"),
     ],
 )

@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 HIDDEN = "(hidden)"
+_LACKING = {"responses": ("seed", "stop"), "anthropic": ("seed",)}
+"""Settings of requests that a protocol does not have."""
 _MANAGED_FIELDS = frozenset({"model", "messages", "input", "tools", "stream", "stream_options"})
 """Fields of a request that `--extra-body` must not replace."""
 _SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
@@ -220,6 +222,9 @@ class ModelSection(_Section):
             )
         if self.cache_dir is not None and not self.cache:
             raise ConfigError("--cache-dir is for runs with --cache: add --cache, or remove it")
+        for name in _LACKING.get(self.api, ()):
+            if getattr(self, name) not in (None, []):
+                raise ConfigError(f"--{name} is not supported by --api {self.api}: leave it out, or use --api chat")
         if self.token_ids and self.api != "chat":
             raise ConfigError(f"--token-ids needs --api chat: endpoints return no token ids with --api {self.api}")
 

@@ -22,7 +22,7 @@ from paragent.envs import ENVIRONMENTS, OPENENV, Environment, SharedResources, e
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
-from paragent.models.base import MODELS
+from paragent.models.base import APIS, MODELS
 from paragent.models.cache import ReplyCache
 from paragent.models.credentials import endpoint_from_environment, no_key
 from paragent.models.tokens import TOKEN_IDS
@@ -426,6 +426,8 @@ def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] 
         url = key = None
     if not built_in and not key:
         raise ConfigError(no_key(config.model.api))
+    if not built_in and config.model.api != "chat":
+        APIS.load(config.model.api)  # its optional packages may be missing
     model = config.model
     return ModelSettings(
         name=name,

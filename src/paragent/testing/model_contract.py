@@ -106,6 +106,39 @@ class ModelContract:
 
         _check_message(_run(ask()).message)
 
+    def test_a_request_of_an_agent_is_forwarded(self) -> None:
+        from paragent.models.dialects import DIALECTS, ChatRequest
+
+        async def forward() -> tuple[Model, Completion]:
+            model = self.open()
+            try:
+                return model, await model.forward(body)
+            finally:
+                await model.close()
+
+        dialect = DIALECTS[self.model.dialect]
+        request = ChatRequest([dict(one) for one in self.messages], [dict(one) for one in self.tools], {})
+        body = {"model": "the agent's", **dialect.write_request(request)}
+        before = copy.deepcopy(body)
+        model, completion = _run(forward())
+        assert body == before, "the agent's request is not changed"
+        _check_message(completion.message)
+        if completion.response is not None:
+            assert dialect.read_reply(completion.response).message == completion.message
+        written = dialect.write_reply(completion, body)
+        assert dialect.read_reply(written).message["content"] == completion.message["content"]
+        assert model.dialect in DIALECTS
+
+    def test_sampled_tokens_are_complete_or_missing(self) -> None:
+        for completion in self.complete(2):
+            assert completion.cached is False, "a reply outside of a rollout is a fresh sample"
+            assert completion.version is None
+            assert isinstance(completion.model, str)
+            tokens = completion.tokens
+            if tokens is not None:
+                assert all(isinstance(one, int) for one in tokens.prompt_ids + tokens.ids)
+                assert tokens.logprobs is None or len(tokens.logprobs) == len(tokens.ids)
+
     def test_messages_and_tools_are_not_modified(self) -> None:
         before = copy.deepcopy((self.messages, self.tools))
         self.complete()
