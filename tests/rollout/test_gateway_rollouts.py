@@ -62,6 +62,25 @@ def test_other_protocols_have_the_same_record(agent: str, monkeypatch: pytest.Mo
     assert [message["content"] for message in messages] == [TASK.question, "42"]
 
 
+@pytest.mark.parametrize(("api", "agent"), [("anthropic", "plain"), ("responses", "claude"), ("anthropic", "streamed")])
+def test_the_agent_may_use_another_protocol_than_the_endpoint(
+    api: str, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(default=ADDING if agent in {"plain", "claude"} else "The sum is 42.")
+    with OpenAIServer(script, keep_requests=True) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url.removesuffix("/v1"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "the key of the endpoint")
+        result = execute(server, agent, monkeypatch, api=api)
+    assert (result.status, result.answer, result.score) == (RolloutStatus.COMPLETED, "The sum is 42.", 1.0), (
+        result.error
+    )
+    trajectory = trajectory_of(result)
+    roles = [message["role"] for message in trajectory["messages"] if message["role"] != "system"]
+    assert roles == ["user", "assistant"] + ["tool", "assistant"] * (result.turns - 1)
+    assert "branches" not in trajectory
+    assert result.prompt_tokens
+
+
 def test_a_rewritten_history_and_other_conversations_are_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default=["41", "42"])) as server:
         result = execute(server, "rewriting", monkeypatch)
