@@ -26,6 +26,10 @@ ALL_EXTRAS := dev,bench,ray,spark,math,rag,web,osworld,rollout,hf,parquet,traini
 # Tests that need no QEMU, Java, browser or Ray and take about a second at most.
 FAST := not slow and not ray and not spark and not qemu and not browser
 
+# Agents of other projects, which tests run unchanged.
+AGENTS := .venv-agents
+AGENTS_READY := $(AGENTS)/.ready
+
 .DEFAULT_GOAL := help
 .PHONY: help demo web web-check test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
 
@@ -71,6 +75,8 @@ $(SYSTEM): Makefile | $(LIGHT)
 	command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || missing="$$missing openjdk-17-jre-headless"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	command -v openssl >/dev/null || missing="$$missing openssl"; \
+	command -v curl >/dev/null || missing="$$missing curl"; \
+	command -v jq >/dev/null || missing="$$missing jq"; \
 	command -v ffmpeg >/dev/null || missing="$$missing ffmpeg"; \
 	$(install)
 
@@ -88,6 +94,13 @@ $(MACHINES): Makefile | $(LIGHT)
 $(IMAGES): $(shell find src/paragent/machines src/paragent/guest -name '*.py') Makefile | $(MACHINES)
 	@echo "==> building the desktop image for QEMU machines (some minutes, the first time)"
 	@if $(BIN)/paragent vm build desktop --freeze; then touch $@; else echo "cannot build a QEMU desktop on this host; desktops run as processes of this host instead"; fi
+
+$(AGENTS_READY): tests/real_agents/requirements.txt | $(READY)
+	@echo "==> setting up $(AGENTS) with the agents of other projects that tests run"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(AGENTS) && \
+		$(BIN)/uv pip install --quiet --python $(AGENTS)/bin/python --requirement $< || \
+		{ $(PYTHON) -m venv $(AGENTS) && $(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<; }
+	@touch $@
 
 # Node builds the web pages. Without one on the path, it is installed from PyPI.
 $(NODE): web/build_backend.py | $(LIGHT)
