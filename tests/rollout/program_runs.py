@@ -15,7 +15,7 @@ from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 
-__all__ = ["TASK", "USER_KEY", "Project", "program_step", "trajectory_of"]
+__all__ = ["ASK", "TASK", "USER_KEY", "Project", "program_step", "trajectory_of"]
 
 TASK = BenchmarkTask("1", "What is 6 times 7?", "42", {"level": "easy", "solution": "it is 42"})
 USER_KEY = "the-key-of-the-user"

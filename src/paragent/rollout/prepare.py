@@ -184,7 +184,7 @@ def _plan(
     run = f"{path.resolve()}:{os.getpid()}"
     settings = _settings(config, located, run, live=str(path.resolve() / "live"), endpoint=endpoint)
     _check_environment(environment, options, settings.mcp)
-    _check_program(settings, environment, needs_machine=machines is not None)
+    _check_program(settings, environment, needs_machine=machines is not None, pauses=config.machines.pause_machines)
     prices = _prices(config)
     check_prices(config, prices)
     plan = RolloutPlan(config, benchmark, settings, path, identity, prices, machines)
@@ -204,7 +204,9 @@ def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
     if environment(options).needs_machine and pool is None:
         raise ConfigError(f"the environment {environment.name!r} needs a machine: set pool_address to a served pool")
     _check_environment(environment, options, settings.mcp)
-    _check_program(settings, environment, needs_machine=environment(options).needs_machine)
+    _check_program(
+        settings, environment, needs_machine=environment(options).needs_machine, pauses=config.machines.pause_machines
+    )
     return replace(settings, machines=pool)
 
 
@@ -366,7 +368,9 @@ def _check_environment(environment: type[Environment], options: dict[str, Any], 
     run_to_the_end(check())
 
 
-def _check_program(settings: RolloutSettings, environment: type[Environment], *, needs_machine: bool) -> None:
+def _check_program(
+    settings: RolloutSettings, environment: type[Environment], *, needs_machine: bool, pauses: bool
+) -> None:
     """Check that the program that is the agent, if there is one, can run where `--agent-in` says.
 
     Raises:
@@ -377,6 +381,8 @@ def _check_program(settings: RolloutSettings, environment: type[Environment], *,
         raise ConfigError(
             f"--agent-in machine: the environment {environment.name!r} uses no machine here; use --agent-in sandbox"
         )
+    if program is not None and program.place == "machine" and pauses:
+        raise ConfigError("--pause-machines would pause the agent in the machine: remove it, or use --agent-in sandbox")
     if program is not None and program.place == "sandbox":
         from paragent.rollout.program import check_sandbox  # most runs have no program
 
