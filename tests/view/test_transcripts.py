@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from paragent.cli import main
 from paragent.store import JOURNAL_FILE, add_note
 from paragent.store.directory import images_folder
 from tests.view.recorded import PNG, result, serving, trajectory, write_run
@@ -159,6 +160,26 @@ def test_failed_calls_and_calls_of_judges_are_steps(tmp_path: Path) -> None:
         failed = client.get("/api/runs/one/executions/1/raw/2").json()
         assert [message["content"] for message in failed["request"]["messages"]] == ["Hello", "One"]
         assert client.get("/api/runs/one/executions/1/raw/3").json()["request"]["messages"] == [{"role": "user"}]
+
+
+def test_a_program_is_a_step_with_its_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = {"kind": "program", "turn": 1, "at": 0.5, "seconds": 1.25, "place": "sandbox", "problem": ""}
+    program |= {"command": ["python", "my agent.py"], "exit_code": 3, "stdout": "out\n", "stderr": HOSTILE}
+    odd = {"kind": "program", "command": "no list", "seconds": "long", "exit_code": None, "stdout": ["x"]}
+    steps = [program, odd]
+    written = result("a", status="failed", trajectory=trajectory({"role": "user", "content": "?"}, steps=steps))
+    write_run(tmp_path / "runs", "one", [written])
+    with serving(tmp_path / "runs") as (_, client):
+        shown = detail(client, 1)["steps"]
+    first, second = [step for step in shown if step["kind"] == "program"]
+    lines = first["text"].splitlines()
+    assert lines[:5] == ["$ python 'my agent.py'", "exit code 3 after 1.2 s in the sandbox", "", "stdout:", "out"]
+    assert (first["error"], first["at"], first["seconds"]) == (True, 0.5, 1.25)
+    assert second["text"].startswith("$ \nexit code unknown\n")
+    assert main(["show", str(tmp_path / "runs/one"), "a"]) == 0
+    printed = capsys.readouterr().out
+    assert "exit code 3 after 1.2 s in the sandbox" in printed
+    assert "\x1b[31m" not in printed
 
 
 def test_the_execution_has_its_facts_and_links(client: httpx.Client) -> None:

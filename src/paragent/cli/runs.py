@@ -166,6 +166,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
 
     from paragent.messages import images_in
     from paragent.store import images_folder
+    from paragent.store.program_step import program_text
 
     results = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
     if not results:
@@ -192,6 +193,9 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
             for call in message.get("tool_calls", ()):
                 function = call["function"]
                 out.print(f"  [yellow]{escape(function['name'])}[/] {escape(str(function['arguments']))}")
+        for step in trajectory.get("steps", ()):
+            if step.get("kind") == "program":
+                out.print(f"[cyan]program[/] {escape(program_text(step))}")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.store import images_folder, unpack_activity
 from paragent.store.failures import boundary_of
+from paragent.store.program_step import program_failed, program_text
 from paragent.view.api import ExecutionDetail, RawCall, StepNote, ToolCall, TranscriptStep
 from paragent.view.pointers import PointerReader
 from paragent.view.queries import EXECUTION, to_ref
@@ -202,6 +203,8 @@ class _Transcript:
             elif step.get("kind") == "judge":
                 problem = str(step.get("error") or "")
                 self._add_call(self._add("judge", problem or _reply_text(step), step, error=bool(problem)), 0, step)
+            elif step.get("kind") == "program":
+                self._add("program", program_text(step), step, error=program_failed(step))
             elif step.get("kind") != "machine":
                 self._add("agent", json.dumps(step, ensure_ascii=False, default=str), step)
         for problem in (self._problem, self._result.error):

@@ -93,6 +93,6 @@ function actionOf(step: TranscriptStep): string {
     const others = step.calls.length > 1 ? ` and ${step.calls.length - 1} more` : "";
     return `${oneLine(call.name, 30)}${others} ${oneLine(summaryOf(call), 50)}`;
   }
-  if (["score", "judge", "error"].includes(step.kind)) return step.kind;
+  if (["score", "judge", "program", "error"].includes(step.kind)) return step.kind;
   return oneLine(step.text, 60) || oneLine(step.reasoning, 60) || step.kind;
 }

@@ -40,6 +40,7 @@ const TITLES: Record<string, string> = {
   user: "User",
   model: "Model",
   agent: "Agent",
+  program: "Program",
   tool: "Tool result",
   judge: "Judge",
   score: "Score",
