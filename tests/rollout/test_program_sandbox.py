@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,11 @@ def test_installations_are_shown_and_nothing_beside_them(tmp_path: Path, monkeyp
 def test_an_environment_of_python_is_shown_with_its_base() -> None:
     found = installation_folders(sys.executable)
     assert {sys.prefix, sys.base_prefix} <= set(found)
+
+
+def test_a_hidden_environment_of_the_project_can_be_used(project: Project) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
+    project.write("my_agent.py", "import sys; print(sys.prefix)")
+    result = project.run("cmd: .venv/bin/python my_agent.py")
+    assert (result.status, result.error) == (RolloutStatus.COMPLETED, "")
+    assert result.answer == str(project.folder / ".venv")

@@ -163,10 +163,10 @@ def test_failed_calls_and_calls_of_judges_are_steps(tmp_path: Path) -> None:
 
 
 def test_a_program_is_a_step_with_its_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = {"kind": "program", "turn": 1, "at": 0.5, "seconds": 1.25, "place": "sandbox", "problem": ""}
+    program: dict[str, Any] = {"kind": "program", "turn": 1, "at": 0.5, "seconds": 1.25, "place": "sandbox"}
     program |= {"command": ["python", "my agent.py"], "exit_code": 3, "stdout": "out\n", "stderr": HOSTILE}
     odd = {"kind": "program", "command": "no list", "seconds": "long", "exit_code": None, "stdout": ["x"]}
-    steps = [program, odd]
+    steps: list[dict[str, Any]] = [program, odd]
     written = result("a", status="failed", trajectory=trajectory({"role": "user", "content": "?"}, steps=steps))
     write_run(tmp_path / "runs", "one", [written])
     with serving(tmp_path / "runs") as (_, client):

@@ -36,7 +36,7 @@ class SandboxFiles:
     contents: Mapping[str, str] = field(default_factory=dict)
     """Texts of further files by their paths in the sandbox, read-only."""
     hidden: Sequence[str] = ()
-    """Files and folders below `readable` that are empty in the sandbox."""
+    """Files and folders below `readable` that are empty in the sandbox, unless they are in `readable` themselves."""
     folders: Sequence[str] = ()
     """Additional empty folders that all may write to, below `TMP`."""
     tmp_bytes: int = 256 << 20
@@ -76,8 +76,8 @@ class SandboxFiles:
     def _hiding(self, readable: Sequence[str]) -> list[str]:
         options: list[str] = []
         for path in dict.fromkeys(self.hidden):
-            if not any(Path(path).is_relative_to(folder) for folder in readable):
-                continue  # it is not visible anyway
+            if path in readable or not any(Path(path).is_relative_to(folder) for folder in readable):
+                continue  # it is shown on its own, or not visible anyway
             if Path(path).is_dir():
                 options += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]
             elif Path(path).exists():
