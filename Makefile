@@ -147,7 +147,7 @@ $(OPENENV_READY): tests/mcp/openenv_requirements.txt | $(LIGHT)
 
 # Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
 # that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) ## Check format, lint and types, then run all tests
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) $(AGENTS_READY) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check web-check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
@@ -167,7 +167,7 @@ test-core: ## Run the tests of the core in an environment without any extra
 	@$(CORE)/bin/python -m pytest -q -m "$(FAST)" tests/agents tests/config tests/remote tests/runners tests/serialization \
 		--ignore tests/remote/test_calls.py --ignore tests/serialization/test_exceptions.py # these two use openai's exceptions
 
-test-docs: $(READY) ## Check the links of the documentation and run the examples
+test-docs: $(READY) $(PROGRAMS) ## Check the links of the documentation and run the examples
 	@$(BIN)/python -m pytest -q tests/docs tests/examples
 
 coverage: $(READY) ## Measure which lines and branches the fast tests reach, in all their processes
@@ -198,5 +198,5 @@ osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) $(AGENTS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 
-__all__ = ["ASK", "TASK", "USER_KEY", "Project", "program_step", "trajectory_of"]
+__all__ = ["ASK", "FUNCTIONS", "TASK", "USER_KEY", "Project", "program_step", "trajectory_of"]
 
 TASK = BenchmarkTask("1", "What is 6 times 7?", "42", {"level": "easy", "solution": "it is 42"})
 USER_KEY = "the-key-of-the-user"
@@ -29,6 +29,22 @@ def ask(messages, **fields):
     return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
 """
 """A client of the gateway for programs: `ask(messages)` returns the reply."""
+
+FUNCTIONS = """
+import os
+
+def answer(question, base_url, model, task):
+    print("printed")
+    return f"{question} {base_url == os.environ['OPENAI_BASE_URL']} {model} {task['id']} {os.getpid()}"
+
+async def fails(question):
+    raise ValueError("cannot answer")
+
+class Agent:
+    def __call__(self, question):
+        return ""
+"""
+"""A module with functions and a class as agents."""
 
 
 class Project:

@@ -11,16 +11,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paragent import ConfigError, MissingProgram, RolloutConfig
-from paragent.rollout.prepare import prepare
 from paragent.store import PendingRollout, RolloutStatus
 from paragent.testing import Fault, OpenAIServer, Script
-from tests.rollout.program_runs import TASK, USER_KEY, Project, program_step, trajectory_of
+from tests.rollout.program_runs import FUNCTIONS, TASK, USER_KEY, Project, program_step, trajectory_of
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 PLACES = ("sandbox", "host")
 
@@ -229,22 +228,6 @@ def test_other_programs_modules_and_quoted_words(project: Project) -> None:
     assert answers == ["from a module", f"two words: {TASK.question}", f"from {TASK.question}"]
 
 
-FUNCTIONS = """
-import os
-
-def answer(question, base_url, model, task):
-    print("printed")
-    return f"{question} {base_url == os.environ['OPENAI_BASE_URL']} {model} {task['id']} {os.getpid()}"
-
-async def fails(question):
-    raise ValueError("cannot answer")
-
-class Agent:
-    def __call__(self, question):
-        return ""
-"""
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_a_function_runs_in_a_process_of_its_own(project: Project, place: str) -> None:
     name = f"functions_{place}"
@@ -256,71 +239,3 @@ def test_a_function_runs_in_a_process_of_its_own(project: Project, place: str) -
     assert program_step(result)["stderr"] == "printed\n"
     failed = project.run(f"{name}:fails", agent_in=place)
     assert (failed.kind, "ValueError: cannot answer" in failed.error) == ("exit code", True)
-
-
-# --- mistakes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"agent": "cmd:"}, "the command is empty"),
-        ({"agent": "cmd: 'unfinished"}, "cannot be split into words"),
-        ({"agent": "cmd: no-such-program-anywhere"}, "there is no program 'no-such-program-anywhere'"),
-        ({"agent": "cmd: true", "agent_in": "worker"}, "run in a process of their own"),
-        (
-            {"agent": "cmd: true", "agent_in": "moon"},
-            "--agent-in must be one of 'worker', 'sandbox', 'host', 'machine'",
-        ),
-        ({"agent": "cmd: true", "agent_in": "machine"}, "the environment 'math' uses no machine"),
-        ({"agent": "cmd: true", "agent_network": "all"}, "--agent-network must be one of"),
-        ({"agent": "cmd: true", "agent_env": {"1X": ""}}, "'1X' is not the name of a variable"),
-        ({"agent": "cmd: true", "agent_env": {"OPENAI_API_KEY": "x"}}, "the run sets OPENAI_API_KEY itself"),
-        ({"agent_in": "sandbox"}, "add --agent"),
-        ({"agent_env": {"A": "b"}}, "add --agent-in"),
-        ({"agent": "functions:Agent", "agent_in": "host"}, "classes run in the worker"),
-        ({"agent": "functions:answer", "agent_in": "machine"}, "is for commands"),
-    ],
-)
-def test_mistakes_are_reported_before_the_run(project: Project, settings: dict[str, Any], message: str) -> None:
-    project.write("functions.py", FUNCTIONS)
-    project.write("tasks.jsonl", json.dumps({"id": "1", "question": "?", "answer": "!"}))
-    with pytest.raises(ConfigError, match=message):
-        prepare(RolloutConfig(**{"data": "tasks.jsonl", "mode": "math", "model": "demo"} | settings))
-
-
-def test_a_missing_sandbox_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = f"cmd: {shlex.quote(sys.executable)} x.py"
-    monkeypatch.setenv("PATH", str(project.folder))
-    with pytest.raises(MissingProgram, match="--agent-in host"):
-        project.run(agent)
-    project.write("bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{project.folder}:/usr/bin:/bin")
-    with pytest.raises(MissingProgram, match="No permissions to create new namespace"):
-        project.run(agent)
-
-
-def test_the_home_folder_is_not_shown_to_an_agent(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(project.folder / "home"))
-    with pytest.raises(ConfigError, match="contains your home folder"):
-        project.run("cmd: true")
-
-
-def test_the_program_is_part_of_the_identity(project: Project) -> None:
-    project.write("tasks.jsonl", json.dumps({"id": "1", "question": "?", "answer": "!"}))
-
-    def identity(**settings: Any) -> str:
-        return prepare(RolloutConfig(data="tasks.jsonl", mode="math", model="demo", **settings)).identity
-
-    ways: list[dict[str, Any]] = [
-        {},
-        {"agent": "cmd: true"},
-        {"agent": "cmd: true x"},
-        {"agent": "cmd: true", "agent_in": "host"},
-        {"agent": "cmd: true", "agent_network": "host"},
-        {"agent": "cmd: true", "agent_env": {"A": "1"}},
-        {"agent": "cmd: true", "agent_metadata": ["level"]},
-    ]
-    assert len({identity(**way) for way in ways}) == len(ways)
-    secret = {identity(agent="cmd: true", agent_env={"MY_API_KEY": key}) for key in ("one", "two")}
-    assert len(secret) == 1, "another key is not another run"

@@ -18,6 +18,8 @@ from tests.rollout.program_runs import ASK, Project
 if TYPE_CHECKING:
     from paragent.machines import Machine
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.rollout.test_program_machines"
 TRIED = """
 question = sys.stdin.read().strip()
@@ -78,7 +80,6 @@ def run(
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # the tiny image is built if nobody has yet
 @pytest.mark.parametrize("provider", ["process", pytest.param("qemu", marks=pytest.mark.qemu)])
 def test_a_program_in_a_machine(project: Project, monkeypatch: pytest.MonkeyPatch, provider: str) -> None:

@@ -19,6 +19,8 @@ from paragent.subprocesses.installations import installation_folders
 from paragent.testing import OpenAIServer, Script
 from tests.rollout.program_runs import TASK, USER_KEY, Project
 
+pytestmark = pytest.mark.slow
+
 TRY = """
 def attempt(action):
     try:

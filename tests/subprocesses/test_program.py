@@ -39,6 +39,7 @@ def run(code: str, folder: Path, limits: ProcessLimits, *, sandbox: bool) -> Pro
     return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sandbox", [True, False])
 def test_memory_is_limited(tmp_path: Path, sandbox: bool) -> None:
     report = run(HOARD, tmp_path, ProcessLimits(memory=200 << 20), sandbox=sandbox)
@@ -46,6 +47,7 @@ def test_memory_is_limited(tmp_path: Path, sandbox: bool) -> None:
     assert report.stdout == "begin\n"
 
 
+@pytest.mark.slow
 def test_processes_are_limited(tmp_path: Path) -> None:
     report = run(FORKS, tmp_path, ProcessLimits(processes=20), sandbox=False)
     assert report.problem == "was stopped: it had more than 20 processes"

@@ -19,7 +19,19 @@ export function groupHits(hits: SearchHit[]): HitGroup[] {
   return [...groups.values()];
 }
 
-const KIND_ORDER = ["model", "reasoning", "tool", "user", "system", "agent", "program", "error", "judge", "score", "machine"];
+const KIND_ORDER = [
+  "model",
+  "reasoning",
+  "tool",
+  "user",
+  "system",
+  "agent",
+  "program",
+  "error",
+  "judge",
+  "score",
+  "machine",
+];
 
 /** The kinds of the hits with their numbers, in a fixed order. */
 export function countKinds(hits: SearchHit[]): [string, number][] {
