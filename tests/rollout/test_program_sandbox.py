@@ -72,6 +72,21 @@ for process in [one for one in os.listdir("/proc") if one.isdecimal()]:
     assert USER_KEY not in report
 
 
+def test_broad_folders_in_paths_are_not_shown(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "secret").write_text("secret")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{home}:{tmp_path}:/tmp:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    found = attack(
+        project, f"found = [os.path.exists(one) for one in ({str(home / 'secret')!r}, {str(project.folder)!r})]"
+    )
+    assert found == [False, True]
+
+
 def test_the_system_and_the_project_cannot_be_changed(project: Project) -> None:
     project.write("file", "unchanged")
     found = attack(
@@ -112,6 +127,8 @@ def test_the_network_of_the_host_can_be_allowed(project: Project) -> None:
     with OpenAIServer(Script()) as other:
         code = f"found = attempt(lambda: urllib.request.urlopen({other.url + '/models'!r}).status)"
         assert attack(project, code, agent_network="host") == "200"
+        names = "found = open('/etc/resolv.conf').read()"
+        assert attack(project, names, agent_network="host") == Path("/etc/resolv.conf").read_text()
         assert attack(project, f"{code}\nask([{{'role': 'user', 'content': 'x'}}])", agent_network="none") != "200"
 
 
@@ -264,6 +281,9 @@ def test_installations_are_shown_and_nothing_beside_them(tmp_path: Path, monkeyp
     def shown(name: str) -> set[str]:
         return {one for one in installation_folders(str(home / name)) if one.startswith(str(tmp_path))}
 
+    single = home / "agent"
+    single.write_text("#!/bin/sh\n")
+    assert shown("agent") == {str(single)}, "not the whole home folder"
     assert shown("tools/bin/agent") == {str(home / "tools")}
     assert shown(".cargo/bin/agent") == {str(home / ".cargo/bin")}, "credentials are in .cargo"
     assert shown(".nvm/node/bin/agent") == {str(home / ".nvm/node"), str(home / ".nvm/node/lib/node_modules")}

@@ -123,8 +123,10 @@ class ProgramAgent:
             folder=f"{TMP}/work", task=f"{_INSIDE}/task.json", mcp=f"{_INSIDE}/mcp.json", answer=f"{TMP}/answer"
         )
         home = f"{TMP}/home"
+        resolver = {"/etc/resolv.conf": os.path.realpath("/etc/resolv.conf")} if settings.network else {}
         files = SandboxFiles(
             readable=_readable(settings),
+            inside=resolver,
             hidden=[*settings.hidden, *_dot_entries(settings.folder)],
             contents=self._files(layout, self._address),
             folders=[layout.folder, home],

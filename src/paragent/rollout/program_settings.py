@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from paragent.errors import ConfigError, MissingProgram
 from paragent.rollout.tables import stored_at
+from paragent.subprocesses.installations import is_broad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def program_settings(config: RolloutConfig) -> ProgramSettings | None:
         environment=dict(agent.environment),
         network=agent.network == "host",
         folder=str(folder),
-        python_path=tuple(str(folder / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path),
+        python_path=_python_path(folder),
         hidden=tuple(str(path.resolve()) for path in hidden),
     )
 
@@ -130,6 +131,11 @@ def _command(config: RolloutConfig, folder: Path, place: str) -> tuple[str, ...]
     return (str(folder / program), *(_located(word, folder) for word in words[1:]))
 
 
+def _python_path(folder: Path) -> tuple[str, ...]:
+    given = [str(folder / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return tuple(path for path in given if not is_broad(path))
+
+
 def _located(word: str, folder: Path) -> str:
     """Return the absolute path of a file in the current folder; other words are returned unchanged.
 
@@ -146,11 +152,10 @@ def _located(word: str, folder: Path) -> str:
 def _check_sandbox(folder: Path, command: Sequence[str]) -> None:
     if shutil.which("bwrap") is None:
         raise MissingProgram(SANDBOX_USER, "bubblewrap (bwrap) is not installed", SANDBOX_ADVICE)
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.expanduser raises for a user without a home
-    if home.is_relative_to(folder.resolve()):
+    if is_broad(str(folder)):
         raise ConfigError(
-            f"the agent in the sandbox can read the current folder, and {folder} contains your home folder: start the run in the "
-            "folder of the agent, or use --agent-in host"
+            f"the agent in the sandbox can read the current folder, and {folder} contains much else, such as home folders: "
+            "start the run in the folder of the agent, or use --agent-in host"
         )
     for path in [folder, *map(Path, command)]:
         if os.geteuid() == 0 and path.is_absolute() and path.is_relative_to(folder) and not _others_can_read(path):

@@ -76,7 +76,7 @@ class SandboxFiles:
     def _hiding(self, readable: Sequence[str]) -> list[str]:
         options: list[str] = []
         for path in dict.fromkeys(self.hidden):
-            if path in readable or not any(Path(path).is_relative_to(folder) for folder in readable):
+            if path in readable or not any(Path(path).is_relative_to(folder) for folder in (*readable, "/usr")):
                 continue  # it is shown on its own, or not visible anyway
             if Path(path).is_dir():
                 options += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]

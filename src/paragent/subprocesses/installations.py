@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["SYSTEM_FILES", "installation_folders", "own_python_folders", "path_folders"]
+__all__ = ["SYSTEM_FILES", "installation_folders", "is_broad", "own_python_folders", "path_folders"]
 
 _SHEBANG_BYTES = 256
 _MOST_LINKS = 16
@@ -27,9 +27,11 @@ SYSTEM_FILES = (
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
     "/nix/store",
-    "/opt",
 )
 """Files and folders outside of /usr that programs read and that have no secrets."""
+
+
+_BROAD = ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/srv", "/tmp", "/var", "/var/tmp")  # noqa: S108 - they are not used
 
 
 def installation_folders(program: str) -> list[str]:
@@ -57,9 +59,8 @@ def installation_folders(program: str) -> list[str]:
 
 def own_python_folders() -> list[str]:
     """Return the folders of this process's Python and of the packages that it can import."""
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.expanduser raises for a user without a home
     given = [sys.prefix, sys.base_prefix, *(path for path in sys.path if path)]
-    return [path for path in dict.fromkeys(given) if not home.is_relative_to(Path(path).resolve())]
+    return [path for path in dict.fromkeys(given) if not is_broad(path)]
 
 
 def path_folders() -> list[str]:
@@ -68,11 +69,17 @@ def path_folders() -> list[str]:
     for folder in filter(None, os.environ.get("PATH", "").split(os.pathsep)):
         environment = Path(folder).parent / "pyvenv.cfg"
         found += installation_folders(f"{folder}/python") if environment.exists() else [folder]
-    return list(dict.fromkeys(found))
+    return [folder for folder in dict.fromkeys(found) if not is_broad(folder)]
+
+
+def is_broad(path: str) -> bool:
+    """Return whether a folder contains much that has nothing to do with one program: home folders, or everybody's files."""
+    folder, home = Path(path).resolve(), Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - as below
+    return home.is_relative_to(folder) or str(folder) in _BROAD
 
 
 def _folder_of(path: Path) -> Path:
-    """Return the folder to show for a program: its packages, the folder above its `bin`, or just its own folder."""
+    """Return what to show for a program: its packages, the folder above its `bin`, just its own folder, or only its file."""
     for parent in path.parents:
         if parent.name == "node_modules":
             return parent
@@ -82,13 +89,13 @@ def _folder_of(path: Path) -> Path:
         return above
     if folder.name in {"bin", "sbin"} and ((above / "pyvenv.cfg").exists() or not _has_other_data(above)):
         return above
-    return folder
+    return path if is_broad(str(folder)) else folder
 
 
 def _has_other_data(folder: Path) -> bool:
-    """Return whether a folder may contain secrets: the home folder, those above it, and hidden folders in it."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - as above
-    return home.is_relative_to(folder) or (folder.parent == home and folder.name.startswith("."))
+    """Return whether a folder may contain secrets: broad folders, and hidden folders in the home folder."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.expanduser raises for a user without a home
+    return is_broad(str(folder)) or (folder.parent == home and folder.name.startswith("."))
 
 
 def _link(path: Path) -> list[str]:
