@@ -239,3 +239,29 @@ def test_a_function_runs_in_a_process_of_its_own(project: Project, place: str) -
     assert program_step(result)["stderr"] == "printed\n"
     failed = project.run(f"{name}:fails", agent_in=place)
     assert (failed.kind, "ValueError: cannot answer" in failed.error) == ("exit code", True)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_tools_of_the_environment_can_be_called_by_mcp(project: Project, place: str) -> None:
+    agent = project.python(
+        """
+server = json.load(open(os.environ["PARAGENT_MCP_CONFIG"]))["mcpServers"]["environment"]
+accepted = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+def call(method, **params):
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    with urllib.request.urlopen(urllib.request.Request(server["url"], body, {**server["headers"], **accepted})) as reply:
+        accepted["Mcp-Session-Id"] = reply.headers.get("Mcp-Session-Id") or ""
+        text = reply.read().decode()
+    return json.loads(text.partition("data: ")[2] if text.startswith("event") else text)["result"]
+
+client = {"name": "test", "version": "1"}
+call("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+[tool] = call("tools/list")["tools"]
+argument = next(iter(tool["inputSchema"]["properties"]))
+result = call("tools/call", name=tool["name"], arguments={argument: "6*7"})
+print(result["content"][0]["text"])
+"""
+    )
+    result = project.run(agent, agent_in=place)
+    assert (result.status, result.answer, result.tool_calls) == (RolloutStatus.COMPLETED, "42", 1)
