@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _PREFIX = "PARAGENT_"
+_WITHOUT_VARIABLE = frozenset({"cache"})
+"""Settings that have no variable: `PARAGENT_CACHE` is the folder of all caches."""
 _GROUPS = {
     "data": "tasks",
     "agent": "agent",
@@ -271,7 +273,8 @@ def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
     names = [setting.name for setting in all_settings()]
     file = read_settings_file(options.config) if options.config else {}
     settings = {name.replace("-", "_"): value for name, value in file.items()}
-    settings |= {name: os.environ[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in os.environ}
+    variables = {name: _PREFIX + name.upper() for name in names if name not in _WITHOUT_VARIABLE}
+    settings |= {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
     settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return RolloutConfig(**settings), "model" in settings
 
