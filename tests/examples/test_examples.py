@@ -15,6 +15,7 @@ EXPECTED: dict[str, tuple[list[str], list[str]]] = {
     "fan_out.py": ([], ["google found 'agents'; wiki found 'agents' (without bing)"]),
     "guess_two_thirds.py": (["--agents", "1000"], ["1,000 agents requested", "round 3: average  9.9544"]),
     "machines.py": ([], ["which had nothing: worker 5 was here", "6 leases, 2 machines and 1 spare"]),
+    "mcp_tools.py": ([], ["tools: library__search, library__read", "completed, score 1.0"]),
     "own_engine.py": ([], ["task0 ran with niceness", "task3 ran with niceness"]),
     "own_environment.py": ([], ["find 50: 1 guesses, score 1.00", "3 of 3 rollouts done"]),
     "remote_agents.py": ([], ["reader 4 has read page 4", "is | iterated | over"]),

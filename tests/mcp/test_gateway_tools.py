@@ -167,3 +167,36 @@ def test_the_tools_of_an_ended_rollout_are_gone() -> None:
                 return (await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code
 
         assert asyncio.run(run()) == 410
+
+
+PROGRAM = """
+import asyncio, json, os, sys
+import httpx2, mcp
+from mcp.client.streamable_http import streamable_http_client
+
+async def main():
+    [server] = json.load(open(os.environ["PARAGENT_MCP_CONFIG"]))["mcpServers"].values()
+    assert server["url"] == os.environ["PARAGENT_MCP_URL"]
+    async with httpx2.AsyncClient(headers=server["headers"]) as http:
+        async with mcp.Client(streamable_http_client(server["url"], http_client=http), cache=None) as client:
+            result = await client.call_tool("look", {"place": sys.stdin.read().strip()})
+            print(result.content[0].text)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_program_uses_the_tools_of_its_rollout(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    with OpenAIServer(Script(default="42")) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_BASE_URL", server.url)
+        patch.setenv("OPENAI_API_KEY", "k")
+        agent = f"cmd: {sys.executable} {tmp_path / 'agent.py'}"
+        worker = RolloutWorker(RolloutConfig(env=f"{HERE}:Drawer", agent=agent, agent_in="host", model="m"))
+        done = worker.run(BenchmarkTask("a", "cupboard", "42"))
+    assert (done.status, done.error, done.score) == ("completed", "", 1.0)
+    assert (done.answer or "").strip() == "there is a 42 in the cupboard"
+    assert done.trajectory is not None
+    [step] = [one for one in unpack_trajectory(done.trajectory)["steps"] if one["kind"] == "tool"]
+    assert (step["name"], step["arguments"]) == ("look", {"place": "cupboard"})
