@@ -235,7 +235,7 @@ def test_wrong_tasks_and_settings_are_rejected(tmp_path: Path, server: OpenAISer
             service.published(-1)
     with pytest.raises(ServiceStopped):
         service.add([task("a")])
-    for wrong in ({"model": "demo"}, {"timeout": None}, {"attempts": 3}):
+    for wrong in ({"model": "demo"}, {"timeout": None}, {"attempts": 3}, {"cache": True}):
         with pytest.raises(ConfigError):
             RolloutService(config(tmp_path, **wrong), server.url, Groups(n=2))
     with (

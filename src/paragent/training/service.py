@@ -295,6 +295,8 @@ def _training_config(config: RolloutConfig, endpoint: Endpoint, groups: Groups) 
         )
     if config.run.timeout is None:
         raise ConfigError("training needs a time limit for each rollout: set `timeout` to a number of seconds")
+    if config.model.cache:
+        raise ConfigError("training needs fresh samples: remove `cache`")
     if config.data.attempts not in {1, groups.n}:
         raise ConfigError(
             f"remove attempts={config.data.attempts}: Groups(n={groups.n}) sets the attempts at each task"
