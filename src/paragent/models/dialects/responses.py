@@ -50,9 +50,8 @@ _SAME = (
     "prompt_cache_key",
     "safety_identifier",
     "parallel_tool_calls",
-    "seed",
 )
-"""Options with the same name and meaning in chat completions. `seed` is not OpenAI's, but other servers have it."""
+"""Options with the same name and meaning in chat completions."""
 _OWN = ("include", "truncation", "max_tool_calls", "context_management", "prompt_cache_retention", "store")
 """Options that chat completions do not have."""
 _UNSUPPORTED = ("stop", "logit_bias", "frequency_penalty", "presence_penalty")
