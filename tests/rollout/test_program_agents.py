@@ -120,7 +120,7 @@ def test_a_program_over_its_time_limit_is_stopped_with_its_children(project: Pro
         "print('started', flush=True)\n"
         "while True: time.sleep(60)"
     )
-    result = project.run(agent, agent_in=place, timeout=3)
+    result = project.run(agent, agent_in=place, timeout=6)
     assert (result.status, result.kind) == (RolloutStatus.TIMED_OUT, "time limit")
     step = program_step(result)
     assert (step["exit_code"], step["stdout"]) == (-signal.SIGKILL, "started\nasked to end\n")
@@ -141,10 +141,10 @@ def processes_with(word: str) -> list[str]:
 
 def test_waiting_for_the_rate_limit_does_not_count_as_work(project: Project) -> None:
     agent = project.python("""print(ask([{"role": "user", "content": "hello"}])["content"])""")
-    with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=3)])) as server:
-        result = project.run(agent, server, timeout=2.5)
+    with OpenAIServer(Script(default="42", faults=[Fault(429, last=1, retry_after=7)])) as server:
+        result = project.run(agent, server, timeout=6)
     assert (result.status, result.answer) == (RolloutStatus.COMPLETED, "42")
-    assert result.waited >= 2.5
+    assert result.waited >= 6
 
 
 @pytest.mark.parametrize("place", PLACES)

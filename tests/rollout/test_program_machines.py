@@ -103,7 +103,7 @@ signal.signal(signal.SIGTERM, lambda *_: print("asked to end", flush=True))
 while True: time.sleep(60)
 """
     with OpenAIServer(Script(default="42")) as server:
-        failed, stopped = run(project, code, server, monkeypatch, timeout=4)
+        failed, stopped = run(project, code, server, monkeypatch, timeout=8)
     assert (failed[0].status, failed[0].kind) == (RolloutStatus.FAILED, "exit code")
     assert "KeyError: 'in the machine'" in failed[0].error
     assert failed[1]["exit_code"] == 1
