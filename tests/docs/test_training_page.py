@@ -31,6 +31,7 @@ def run(number: int, **names: Any) -> None:
     exec(compile(programs()[number], str(PAGE), "exec"), names)
 
 
+@pytest.mark.slow
 def test_the_loop(tmp_path: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trained: list[Any] = []

@@ -105,6 +105,7 @@ def test_a_trainer_that_is_killed_again_and_again_accepts_each_group_once(tmp_pa
     assert counts[GroupState.ACCEPTED] == sum(counts.values()) == 20
 
 
+@pytest.mark.slow
 def test_rollouts_of_a_killed_worker_are_replayed(
     tmp_path: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_rollouts_of_a_killed_worker_are_replayed(
     assert all(len(sample.turns) == 2 for sample in group.samples)
 
 
+@pytest.mark.slow
 def test_the_commands_for_runs_work_on_a_training_run(
     tmp_path: Path, server: OpenAIServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +157,7 @@ def test_rollouts_on_machines(tmp_path: Path, server: OpenAIServer) -> None:
     assert all(len(group.samples) == 3 for group in groups)
 
 
+@pytest.mark.slow
 def test_a_program_as_the_agent_has_samples(tmp_path: Path, server: OpenAIServer) -> None:
     program = (
         "import json, os, urllib.request as u; "
