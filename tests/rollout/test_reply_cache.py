@@ -101,6 +101,17 @@ def test_wrong_settings_are_rejected(data: Path, monkeypatch: pytest.MonkeyPatch
         prepare_without_tasks(RolloutConfig(mode="math", model="m", cache=True), ("http://x/v1", "k"))
 
 
+def test_the_variable_with_the_folder_of_caches_does_not_turn_the_cache_on(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["rollout", "--mode", "math", "--data", str(data), "--model", "demo", "--dry-run"]
+    monkeypatch.setenv("PARAGENT_CACHE", str(data.parent / "user"))
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert not (data.parent / "user" / "replies").exists()
+    assert main([*arguments, "--cache"]) == 0, capsys.readouterr().err
+    assert (data.parent / "user" / "replies").exists()
+
+
 def test_the_cache_does_not_change_the_identity_of_a_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("PARAGENT_CACHE", str(data.parent / "user"))
