@@ -51,7 +51,7 @@ def test_inspect_opens_the_log(tmp_path: Path) -> None:
     assert sample["scores"]["exact"]["value"] == 1.0
     assert sample["model_usage"]["small"]["total_tokens"] == 42
     assert (sample["total_time"], sample["working_time"]) == (3.0, 2.5)
-    assert [event["event"] for event in sample["events"]] == ["model", "tool", "model", "info"]
+    assert [event["event"] for event in sample["events"]] == ["model", "tool", "model", "tool", "info"]
     assert [len(event["input"]) for event in sample["events"] if event["event"] == "model"] == [2, 4]
     assert samples["failed", 1]["error"]["message"] == "ValueError: no"
     assert samples["out of turns", 1]["limit"]["type"] == "turn"

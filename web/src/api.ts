@@ -89,6 +89,7 @@ export interface ExecutionDetail {
   executions: ExecutionRef[];
   attempts: ExecutionRef[];
   notes: StepNote[];
+  sequences: TokenSequence[];
 }
 
 /** Names one execution. */
@@ -206,6 +207,7 @@ export interface PageSettings {
   version: string;
   folder: string;
   static: boolean;
+  formats: string[];
 }
 
 /** The difference of a run from the first one, paired by task. */
@@ -274,6 +276,15 @@ export interface PoolRow {
 export interface RawCall {
   request: unknown;
   response: unknown;
+  tokens: ReplyTokens | null;
+}
+
+/** The sampled tokens of a model call. */
+export interface ReplyTokens {
+  ids: number[];
+  logprobs: number[] | null;
+  prompt: number;
+  version: number | null;
 }
 
 /** Rollouts as columns of equal length: the final or the newest result of each, and rollouts without one. */
@@ -358,6 +369,7 @@ export interface RunRow {
   started: number | null;
   changed: number;
   problem: string;
+  origin: string;
 }
 
 /** One step that contains the words. */
@@ -414,6 +426,14 @@ export interface Timeline {
   worker_shares: number[][];
 }
 
+/** One recorded token sequence of an execution. */
+export interface TokenSequence {
+  tokens: number;
+  sampled: number;
+  calls: number;
+  logprobs: boolean;
+}
+
 /** A tool call in a message of the assistant. */
 export interface ToolCall {
   id: string;
@@ -456,4 +476,9 @@ export interface TranscriptStep {
   waited: number;
   finish_reason: string;
   raw: boolean;
+  branch: number;
+  response_model: string;
+  cached: boolean;
+  version: number | null;
+  sampled_tokens: number | null;
 }

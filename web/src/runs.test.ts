@@ -19,6 +19,7 @@ const run = (values: Partial<RunRow>): RunRow => ({
   started: 1,
   changed: 1,
   problem: "",
+  origin: "",
   ...values,
 });
 

@@ -12,7 +12,7 @@ export class RequestFailed extends Error {
 }
 
 /** Set once by `loadSettings`, before the first page is shown. */
-export const settings: PageSettings = { version: "", folder: "", static: false };
+export const settings: PageSettings = { version: "", folder: "", static: false, formats: [] };
 
 export async function loadSettings(): Promise<void> {
   Object.assign(settings, await answer(await fetch("data/settings.json")));

@@ -27,6 +27,11 @@ export function step(index: number, kind: string, text: string, others: Partial<
     waited: 0,
     finish_reason: "",
     raw: false,
+    branch: 0,
+    response_model: "",
+    cached: false,
+    version: null,
+    sampled_tokens: null,
     ...others,
   };
 }

@@ -250,11 +250,12 @@ class Journal:
                 ((f'$."{scorer}"', finite_score(value), number) for number, value in scores),
             )
 
-    def begin_session(self) -> int:
-        """Record the start of a session; return its number for `update_session`."""
+    def begin_session(self, started: float | None = None) -> int:
+        """Record the start of a session, now or at `started`; return its number for `update_session`."""
         with self._transaction("record the session"):
             cursor = self._db.execute(
-                "INSERT INTO sessions (started, seconds, results) VALUES (?, 0, 0)", [time.time()]
+                "INSERT INTO sessions (started, seconds, results) VALUES (?, 0, 0)",
+                [time.time() if started is None else started],
             )
         return int(cursor.lastrowid or 0)
 

@@ -207,6 +207,7 @@ def _trajectory(text: str, image: str, *, branches: bool, tokens: bool) -> dict[
         _model_step(2, at=0.1, turn=1),
         {"kind": "tool", "turn": 1, "at": 0.6, "seconds": 0.2, "name": "add", "call": "c1"},
         _model_step(4, at=0.9, turn=2),
+        {"kind": "tool", "turn": 2, "at": 1.3, "seconds": 0.1, "name": "ask", "call": "g1", "result": "by the gateway"},
         {"kind": "score", "turn": 2, "at": 1.5, "seconds": 0.1, "metric": "exact", "score": 1.0},
     ]
     found: dict[str, Any] = {"messages": messages, "tools": _TOOLS, "steps": steps}

@@ -30,6 +30,7 @@ __all__ = [
     "PoolMachine",
     "PoolRow",
     "RawCall",
+    "ReplyTokens",
     "RolloutRows",
     "RunComparison",
     "RunDetail",
@@ -40,6 +41,7 @@ __all__ = [
     "ServedAgent",
     "StepNote",
     "Timeline",
+    "TokenSequence",
     "ToolCall",
     "Track",
     "TranscriptStep",
@@ -55,6 +57,8 @@ class PageSettings:
     """The folder of the runs, for the title."""
     static: bool
     """Whether this is an export: no live data, no control, no notes."""
+    formats: list[str] = field(default_factory=list)
+    """The names of the formats of `paragent export`."""
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -87,6 +91,8 @@ class RunRow:
     """When the journal was written last."""
     problem: str = ""
     """Why the run cannot be read."""
+    origin: str = ""
+    """`imported` (from trajectories or logs of another tool), `training` (its tasks arrived from a trainer), or empty."""
 
 
 @dataclass(slots=True)
@@ -277,7 +283,8 @@ class TranscriptStep:
 
     index: int
     kind: str
-    """`system`, `user`, `model`, `agent` (made by the agent's own code), `tool`, `judge`, `score`, `machine` or `error`."""
+    """`system`, `user`, `model`, `agent` (made by the agent's own code), `tool`, `judge`, `score`, `machine`, `error`, or
+    `branch`: the steps after it belong to another branch of the conversation."""
     turn: int
     at: float | None
     """Seconds after the start of the execution; None if unknown."""
@@ -308,6 +315,27 @@ class TranscriptStep:
     finish_reason: str = ""
     raw: bool = False
     """Whether request and response can be shown."""
+    branch: int = 0
+    """The branch of the conversation that it belongs to."""
+    response_model: str = ""
+    """The model that answered, if the endpoint returned another name than the one that was asked for."""
+    cached: bool = False
+    """Whether the reply is from the local store of `--cache`."""
+    version: int | None = None
+    """The version of the policy in training."""
+    sampled_tokens: int | None = None
+    """How many token ids of the reply are recorded; None if none are."""
+
+
+@dataclass(slots=True)
+class TokenSequence:
+    """One recorded token sequence of an execution."""
+
+    tokens: int
+    sampled: int
+    calls: int
+    """Model calls whose tokens it has."""
+    logprobs: bool
 
 
 @dataclass(slots=True)
@@ -364,6 +392,8 @@ class ExecutionDetail:
     attempts: list[ExecutionRef]
     """The final or newest execution of every attempt at the task."""
     notes: list[StepNote]
+    sequences: list[TokenSequence] = field(default_factory=list)
+    """The recorded token sequences; empty if the endpoint returned no token ids."""
 
 
 @dataclass(slots=True)
@@ -374,6 +404,19 @@ class RawCall:
     """Rebuilt from the recorded messages; images by their names."""
     response: Any
     """As the endpoint returned it; None if it was not recorded."""
+    tokens: ReplyTokens | None = None
+    """The sampled tokens; None if they are not recorded."""
+
+
+@dataclass(slots=True)
+class ReplyTokens:
+    """The sampled tokens of a model call."""
+
+    ids: list[int]
+    logprobs: list[float] | None
+    prompt: int
+    """The number of tokens before them."""
+    version: int | None
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from paragent._internal.files import read_small_file
 from paragent.errors import ParagentError, StoreFailed
 from paragent.rollout.live_run import RunState, read_session_file
 from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, Summary, find_runs, summarise
+from paragent.store.directory import IMPORTED
 from paragent.view.api import RunList, RunRow
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class RunFacts:
     """When the last session ended, or was updated last."""
     last: int
     """The number of the newest result."""
+    origin: str = ""
+    """As `RunRow.origin`."""
 
 
 class StoredRun:
@@ -102,7 +105,7 @@ class StoredRun:
         """Return the state for the list of runs: `running`, `paused`, `stopping`, `complete` or `stopped`."""
         live = self.live()
         if live is None:
-            return "stopped" if summary.pending else "complete"
+            return "stopped" if summary.pending and self.facts().origin != "imported" else "complete"
         return _LIVE_STATES.get(live.state, "running")
 
     def config(self) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class StoredRun:
             seconds=summary.seconds,
             started=facts.started,
             changed=facts.changed,
+            origin=facts.origin,
         )
 
 
@@ -233,7 +237,14 @@ def _facts(journal: Journal, path: Path) -> RunFacts:
         journal.count_tasks() * attempts,
     ):
         summary = summarise(journal, attempts)
-    return RunFacts(summary, started, changed, last)
+    return RunFacts(summary, started, changed, last, _origin(journal))
+
+
+def _origin(journal: Journal) -> str:
+    """Return where the tasks of a run came from, as `RunRow.origin`."""
+    if journal.meta(IMPORTED):
+        return "imported"
+    return "training" if journal.rows("SELECT 1 FROM groups LIMIT 1") else ""
 
 
 def _stored_summary(path: Path) -> Summary | None:

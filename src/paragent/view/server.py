@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paragent.errors import ServerLost, UsageError
+from paragent.store.formats import FORMATS
 from paragent.view.access import AccessControl
 from paragent.view.api import PageSettings
 from paragent.view.resources import ResourceApi
@@ -81,7 +82,7 @@ def create_app(settings: ViewSettings, closing: threading.Event) -> ASGIApp:
     """
     check_bundle(settings.bundle)
     folder = RunFolder(settings.folder)
-    page_settings = PageSettings(version(), str(settings.folder), static=False)
+    page_settings = PageSettings(version(), str(settings.folder), static=False, formats=FORMATS.names())
     api = ViewApi(folder, closing)
     resources = ResourceApi(folder, settings.pools, settings.agent_servers, settings.tls)
     problems: Any = {HTTPException: _http_problem, 500: _unexpected_error}

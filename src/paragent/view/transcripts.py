@@ -8,10 +8,12 @@ import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.text import counted
 from paragent.store import images_folder, unpack_activity
 from paragent.store.failures import boundary_of
+from paragent.store.formats.conversations import BranchMessages, conversations, dictionaries
 from paragent.store.program_step import program_failed, program_text
-from paragent.view.api import ExecutionDetail, RawCall, StepNote, ToolCall, TranscriptStep
+from paragent.view.api import ExecutionDetail, RawCall, ReplyTokens, StepNote, TokenSequence, ToolCall, TranscriptStep
 from paragent.view.pointers import PointerReader
 from paragent.view.queries import EXECUTION, to_ref
 from paragent.view.runs import UnknownRun
@@ -82,6 +84,7 @@ def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
         executions=executions,
         attempts=attempts,
         notes=notes,
+        sequences=_sequences(trajectory),
     )
 
 
@@ -116,17 +119,38 @@ def raw_calls(run: StoredRun, number: int) -> dict[int, RawCall]:
     builder = _Transcript(trajectory, result)
     builder.build()
     found = {}
-    for index, (position, step) in builder.calls.items():
+    for index, (one, position, step) in builder.calls.items():
         sent, own = step.get("messages"), step.get("request")
         messages = (
             own
             if isinstance(own, list)
-            else builder.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
+            else one.messages[: sent if isinstance(sent, int) and 0 < sent <= position else position]
         )
         request: dict[str, Any] = {"model": str(step.get("model") or ""), "messages": messages}
         if trajectory.get("tools") and own is None:
             request["tools"] = trajectory["tools"]
-        found[index] = RawCall(request, step.get("response"))
+        found[index] = RawCall(request, step.get("response"), _reply_tokens(one, position, step))
+    return found
+
+
+def _reply_tokens(one: BranchMessages, position: int, step: Mapping[str, Any]) -> ReplyTokens | None:
+    """Return the tokens of a reply; None if they are not recorded, or are not numbers."""
+    tokens = one.tokens.get(position)
+    if tokens is None or one.replies.get(position) is not step:
+        return None
+    ids = [one for one in tokens.ids if isinstance(one, int)]
+    numbers = [number for number in map(_real, tokens.logprobs or ()) if number is not None]
+    return ReplyTokens(ids, numbers if len(numbers) == len(ids) else None, tokens.start, tokens.version)
+
+
+def _sequences(trajectory: Mapping[str, Any]) -> list[TokenSequence]:
+    found = []
+    for one in dictionaries(trajectory.get("tokens")):
+        ids, mask = one.get("token_ids"), one.get("mask")
+        if isinstance(ids, list):
+            sampled = mask.count(1) if isinstance(mask, list) else 0
+            calls = len(dictionaries(one.get("turns")))
+            found.append(TokenSequence(len(ids), sampled, calls, isinstance(one.get("logprobs"), list)))
     return found
 
 
@@ -160,28 +184,33 @@ def step_text(run: StoredRun, number: int, index: int) -> str:
 class _Transcript:
     """Merges the messages and the recorded steps of a trajectory, which an agent may have changed in any way."""
 
-    def __init__(self, trajectory: Mapping[str, Any], result: RolloutResult, *, pointers: bool = True) -> None:
-        self.messages = _dictionaries(trajectory.get("messages"))
-        steps = _dictionaries(trajectory.get("steps"))
-        replies = [step for step in steps if step.get("kind") in {"model", "agent"}]
-        self._replies = iter([step for step in replies if not step.get("error")])
-        """Each of them has added one message of the assistant, in this order."""
-        self._failed = [step for step in replies if step.get("error")]
+    def __init__(self, trajectory: dict[str, Any], result: RolloutResult, *, pointers: bool = True) -> None:
+        self._conversations = conversations(trajectory) or [BranchMessages(0, 0, 0, [])]
+        steps = dictionaries(trajectory.get("steps"))
+        self._failed = [step for step in steps if step.get("kind") in {"model", "agent"} and step.get("error")]
         """Calls of the model without a reply."""
-        self._tools: dict[str, list[dict[str, Any]]] = {}
-        """By the id of the call. Some endpoints use the same ids in every turn, so each has a list."""
-        for step in steps:
-            if step.get("kind") == "tool":
-                self._tools.setdefault(str(step.get("call")), []).append(step)
         self._others = [step for step in steps if step.get("kind") not in {"model", "agent", "tool"}]
         self._problem = str(trajectory.get("unstorable") or "")
         self._result = result
         self._pointers = PointerReader() if pointers else None
         self._turn = 0
+        self._branch = 0
         self._seen = ""
         self.found: list[TranscriptStep] = []
-        self.calls: dict[int, tuple[int, dict[str, Any]]] = {}
-        """For each reply of a model, by its index: the position of its message, and its step."""
+        self.calls: dict[int, tuple[BranchMessages, int, dict[str, Any]]] = {}
+        """For each call of a model, by its index: its branch, the position of its reply there, and its step."""
+        self._results: dict[tuple[int, str], list[tuple[int, dict[str, Any]]]] = {}
+        """Steps of tools with the positions of their messages, by the branch and the id of the call."""
+        for one in self._conversations:
+            for position, step in one.results.items():
+                self._results.setdefault((one.branch, str(step.get("call"))), []).append((position, step))
+        shown = {number for one in self._conversations for number in one.numbers.values()}
+        self._gateway_tools = [
+            step
+            for number, step in enumerate(steps)
+            if step.get("kind") == "tool" and "result" in step and number not in shown
+        ]
+        """Calls through the gateway: the agent has its own loop, and its messages have other ids, if there are any."""
 
     def build(self) -> list[TranscriptStep]:
         """Return the transcript."""
@@ -189,12 +218,10 @@ class _Transcript:
             if step.get("kind") == "machine":
                 text = " at ".join(str(step[key]) for key in ("machine", "address") if step.get(key))
                 self._add("machine", text, step)
-        for position, message in enumerate(self.messages):
-            self._add_failed_calls(position)
-            self._add_message(position, message)
-        self._add_failed_calls(len(self.messages))
-        for step in (step for steps in self._tools.values() for step in steps if "result" in step):
-            # A call through the gateway: the agent has its own loop, and its messages have other ids, if there are any.
+        for one in self._conversations:
+            self._add_branch(one)
+        self._branch = 0
+        for step in self._gateway_tools:
             name, call, error = str(step.get("name") or ""), str(step.get("call") or ""), bool(step.get("error"))
             self._add("tool", str(step["result"]), step, call=call, name=name, error=error)
         for step in self._others:
@@ -202,7 +229,8 @@ class _Transcript:
                 self._add("score", _score_text(step), step, name=str(step.get("metric") or ""))
             elif step.get("kind") == "judge":
                 problem = str(step.get("error") or "")
-                self._add_call(self._add("judge", problem or _reply_text(step), step, error=bool(problem)), 0, step)
+                reply = self._add("judge", problem or _reply_text(step), step, error=bool(problem))
+                self._add_call(reply, self._conversations[0], 0, step)
             elif step.get("kind") == "program":
                 self._add("program", program_text(step), step, error=program_failed(step))
             elif step.get("kind") != "machine":
@@ -212,22 +240,35 @@ class _Transcript:
                 self._add("error", problem, {}, error=True)
         return self.found
 
+    def _add_branch(self, one: BranchMessages) -> None:
+        """Add the messages of a branch, without those that it shares with its parent."""
+        self._branch = one.branch
+        if one.branch:
+            shared = counted(one.shared, "message")
+            self._add("branch", f"Branch {one.branch}: shares {shared} with branch {one.parent}", {})
+        failed = [step for step in self._failed if (step.get("branch") or 0) == one.branch]
+        for position in range(one.shared, len(one.messages)):
+            self._add_failed_calls(one, position, failed)
+            self._add_message(one, position)
+        self._add_failed_calls(one, len(one.messages), failed)
+
     def _add(self, kind: str, text: str, step: Mapping[str, Any], **given: Any) -> TranscriptStep:
         turn = step.get("turn")
         self._turn = turn if isinstance(turn, int) else self._turn
         at, seconds = _real(step.get("at")), _real(step.get("seconds"))
+        given["branch"] = self._branch
         made = TranscriptStep(len(self.found), kind, self._turn, at, seconds, text, len(text), **given)
         self.found.append(made)
         return made
 
-    def _add_message(self, position: int, message: Mapping[str, Any]) -> None:
+    def _add_message(self, one: BranchMessages, position: int) -> None:
+        message = one.messages[position]
         role, text = str(message.get("role") or ""), _text(message.get("content"))
         if role == "assistant":
-            self._add_reply(position, message, text)
+            self._add_reply(one, position, text)
         elif role == "tool":
             call = str(message.get("tool_call_id") or "")
-            steps = self._tools.get(call)
-            step = steps.pop(0) if steps else {}
+            step = one.results.get(position, {})
             self._add("tool", text, step, call=call, name=str(step.get("name") or ""), error=bool(step.get("error")))
         else:
             self._add("system" if role in {"system", "developer"} else "user", text, {})
@@ -235,40 +276,43 @@ class _Transcript:
         self.found[-1].images = images
         self._seen = images[-1] if images else self._seen
 
-    def _add_failed_calls(self, position: int) -> None:
-        """Add the failed calls that were made before the message at this position."""
-        while self._failed:
-            sent = self._failed[0].get("messages")
-            if isinstance(sent, int) and sent > position and position < len(self.messages):
+    def _add_failed_calls(self, one: BranchMessages, position: int, failed: list[dict[str, Any]]) -> None:
+        """Add the failed calls that were made before the message at this position, and remove them from `failed`."""
+        while failed:
+            sent = failed[0].get("messages")
+            if isinstance(sent, int) and sent > position and position < len(one.messages):
                 break
-            step = self._failed.pop(0)
+            step = failed.pop(0)
             reply = self._add("model", str(step["error"]), step, error=True, seen=self._seen)
-            self._add_call(reply, min(position, len(self.messages)), step)
+            self._add_call(reply, one, min(position, len(one.messages)), step)
 
-    def _add_call(self, reply: TranscriptStep, position: int, step: dict[str, Any]) -> None:
+    def _add_call(self, reply: TranscriptStep, one: BranchMessages, position: int, step: dict[str, Any]) -> None:
         """Add what is known about a call of a model, and remember its request and response."""
         _add_usage(reply, step)
-        self.calls[reply.index] = (position, step)
+        self.calls[reply.index] = (one, position, step)
         reply.raw = True
 
-    def _add_reply(self, position: int, message: Mapping[str, Any], text: str) -> None:
-        step = next(self._replies, {})
+    def _add_reply(self, one: BranchMessages, position: int, text: str) -> None:
+        message, step = one.messages[position], one.replies.get(position, {})
         kind = str(step.get("kind") or "model")
-        calls = [_tool_call(call) for call in _dictionaries(message.get("tool_calls"))]
+        calls = [_tool_call(call) for call in dictionaries(message.get("tool_calls"))]
         reply = self._add(kind, text, step, calls=calls, seen=self._seen)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         reply.reasoning = reasoning if isinstance(reasoning, str) else ""
-        pointers = self._read_pointers(calls)
+        pointers = self._read_pointers(one, position, calls)
         reply.pointers = pointers if self._seen else []  # without an image, `click` is a tool like any other
         if kind == "model":
-            self._add_call(reply, position, step)
+            self._add_call(reply, one, position, step)
+            tokens = one.tokens.get(position)
+            reply.sampled_tokens = tokens.end - tokens.start if tokens else None
 
-    def _read_pointers(self, calls: Sequence[ToolCall]) -> list[Pointer]:
+    def _read_pointers(self, one: BranchMessages, position: int, calls: Sequence[ToolCall]) -> list[Pointer]:
         found: list[Pointer] = []
         for call in calls:
             if self._pointers is not None:
-                steps = self._tools.get(call.id)
-                extras = steps[0].get("extras") if steps else None
+                results = self._results.get((one.branch, call.id), ())
+                step = next((step for after, step in results if after > position), {})
+                extras = step.get("extras")
                 performed = extras.get("action") if isinstance(extras, dict) else None
                 found += self._pointers.read(call.arguments, performed, call.name)
         return found
@@ -280,6 +324,10 @@ def _add_usage(reply: TranscriptStep, step: Mapping[str, Any]) -> None:
         value = usage.get(name) if isinstance(usage, dict) else None
         setattr(reply, name, value if isinstance(value, int) else None)
     reply.name = str(step.get("model") or "")
+    reply.response_model = str(step.get("response_model") or "")
+    reply.cached = step.get("cached") is True
+    version = step.get("version")
+    reply.version = version if isinstance(version, int) else None
     reply.request_id = str(step.get("request_id") or "")
     reply.retries = step["retries"] if isinstance(step.get("retries"), int) else 0
     reply.waited = _real(step.get("waited")) or 0.0
@@ -328,10 +376,6 @@ def _image_names(message: Mapping[str, Any]) -> list[str]:
     lists = [message.get(key) for key in ("images", "kept")]
     names = [name for given in lists if isinstance(given, list) for name in given if isinstance(name, str)]
     return list(dict.fromkeys(names))
-
-
-def _dictionaries(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _real(value: Any) -> float | None:

@@ -40,6 +40,7 @@ function execution(run: string, steps: TranscriptStep[]): ExecutionDetail {
     executions: [],
     attempts: [],
     notes: [],
+    sequences: [],
   };
 }
 

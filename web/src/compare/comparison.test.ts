@@ -21,6 +21,7 @@ function run(name: string): RunRow {
     started: 0,
     changed: 0,
     problem: "",
+    origin: "",
   };
 }
 

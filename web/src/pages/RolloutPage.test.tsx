@@ -56,6 +56,7 @@ const DETAIL: ExecutionDetail = {
     { ...REF, number: 6, attempt: 1, final: false },
     { ...REF, number: 7, attempt: 1 },
   ],
+  sequences: [],
   attempts: [
     { ...REF, number: 7, attempt: 1 },
     { ...REF, number: 8, attempt: 2, score: 1 },

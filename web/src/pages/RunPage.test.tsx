@@ -44,6 +44,7 @@ const detail: RunDetail = {
     started: 1_700_000_000,
     changed: 1_700_000_010,
     problem: "",
+    origin: "",
   },
   attempts: 1,
   tasks: 3,

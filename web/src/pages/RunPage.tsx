@@ -13,6 +13,7 @@ import { parseSort } from "../sorting";
 import { settings, useData, useEvents } from "../source";
 import { Configuration } from "./run/Configuration";
 import { Distributions } from "./run/Distributions";
+import { ExportMenu } from "./run/ExportMenu";
 import { FailureGroups } from "./run/FailureGroups";
 import { RolloutFilters } from "./run/RolloutFilters";
 import { RolloutList } from "./run/RolloutList";
@@ -59,6 +60,7 @@ export function RunPage({ run }: { run: string }) {
         <div class="run-title">
           <h1>{run}</h1>
           <StateLabel state={live?.state ?? detail.row.state} />
+          {detail.row.origin && <span class="origin">{detail.row.origin}</span>}
           {live && !isConnected && <span class="connection">connection lost</span>}
           <span class="soft clipped">
             {[detail.row.mode, detail.row.model, detail.row.engine].filter(Boolean).join(" · ")}
@@ -70,6 +72,7 @@ export function RunPage({ run }: { run: string }) {
             <a href={href(["run", run, "search"])}>Search</a>
             {!settings.static && <a href={href(["run", run, "engine"])}>Engine</a>}
           </nav>
+          <ExportMenu run={run} />
         </div>
         {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
         <RunHead detail={detail} live={live} counts={counts} statuses={filter.statuses} />

@@ -119,7 +119,18 @@ function useRuns(): { runs: RunRow[] | undefined; error: string } {
 function runColumns(range: [number, number]): DataColumn<RunRow>[] {
   const all: DataColumn<RunRow>[] = [
     { id: "state", title: "State", width: "92px", cell: (run) => <StateLabel state={run.state} /> },
-    { id: "name", title: "Run", width: "minmax(130px, 2fr)", link: true, cell: (run) => run.name },
+    {
+      id: "name",
+      title: "Run",
+      width: "minmax(130px, 2fr)",
+      link: true,
+      cell: (run) => (
+        <>
+          {run.name}
+          {run.origin && <span class="origin">{run.origin}</span>}
+        </>
+      ),
+    },
     { id: "mode", title: "Mode", width: "minmax(52px, 0.5fr)", cell: (run) => run.mode },
     { id: "model", title: "Model", width: "minmax(90px, 1fr)", cell: (run) => run.model },
     { id: "engine", title: "Engine", width: "minmax(50px, 0.4fr)", cell: (run) => run.engine },

@@ -60,7 +60,7 @@ const OutlineRow = memo(function OutlineRow({ turn, current, share, noted, onSel
         aria-current={current ? "step" : undefined}
         onClick={() => onSelect(turn.first)}
       >
-        <span class="outline-number">{turn.turn === 0 ? "" : turn.turn}</span>
+        <span class="outline-number">{turn.turn === 0 || turn.branch ? "" : turn.turn}</span>
         <span class="outline-text clipped">{titleOf(turn)}</span>
         <span class="outline-icons">
           {turn.steps.some((step) => step.reasoning !== "") && <StepIcon kind="reasoning" label="has reasoning" />}
@@ -76,6 +76,7 @@ const OutlineRow = memo(function OutlineRow({ turn, current, share, noted, onSel
 
 /** What happened in a turn, on one line. */
 export function titleOf(turn: Turn): string {
+  if (turn.branch) return turn.branch;
   if (turn.turn === 0) return turn.steps.map((step) => step.kind).join(", ");
   const [first] = turn.steps;
   if (first === undefined) return "";

@@ -4,6 +4,10 @@ import { CopyButton } from "../components/CopyButton";
 import { JsonView, jsonText } from "../components/JsonView";
 import { Message } from "../components/Message";
 import { useData } from "../source";
+import { TokenStrip } from "./TokenStrip";
+
+type Part = "request" | "response" | "tokens";
+const TITLES: Record<Part, string> = { request: "Request", response: "Response", tokens: "Sampled tokens" };
 
 interface RawDialogProps {
   run: string;
@@ -15,12 +19,13 @@ interface RawDialogProps {
 /** The request and the response of a model call. */
 export function RawDialog({ run, execution, step, onClose }: RawDialogProps) {
   const { data, error } = useData<RawCall>(["runs", run, "executions", execution, "raw", step]);
-  const [part, setPart] = useState<"request" | "response">("response");
+  const [part, setPart] = useState<Part>("response");
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
   const value = data?.[part];
+  const parts = (["response", "request", "tokens"] as const).filter((one) => one !== "tokens" || data?.tokens);
   return (
     <dialog
       ref={dialog}
@@ -33,9 +38,9 @@ export function RawDialog({ run, execution, step, onClose }: RawDialogProps) {
         <h2>Step {step}</h2>
         <fieldset class="segments">
           <legend class="visually-hidden">Part</legend>
-          {(["response", "request"] as const).map((one) => (
+          {parts.map((one) => (
             <button type="button" key={one} aria-pressed={part === one} onClick={() => setPart(one)}>
-              {one === "request" ? "Request" : "Response"}
+              {TITLES[one]}
             </button>
           ))}
         </fieldset>
@@ -49,7 +54,8 @@ export function RawDialog({ run, execution, step, onClose }: RawDialogProps) {
         {error && <Message kind="error">{error}</Message>}
         {!data && !error && <Message kind="loading">Loading…</Message>}
         {data && value === null && <Message>The response was not recorded.</Message>}
-        {value !== undefined && value !== null && (
+        {part === "tokens" && data?.tokens && <TokenStrip tokens={data.tokens} />}
+        {part !== "tokens" && value !== undefined && value !== null && (
           <JsonView key={part} value={value} open={part === "request" ? 2 : 8} />
         )}
       </div>

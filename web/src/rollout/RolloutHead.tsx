@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
-import type { ExecutionDetail, ExecutionRef } from "../api";
+import type { ExecutionDetail, ExecutionRef, TokenSequence } from "../api";
 import { StateLabel } from "../components/StateLabel";
-import { formatCompact, formatDuration, formatNumber, formatScore, formatTime, UNKNOWN } from "../format";
+import { counted, formatCompact, formatDuration, formatNumber, formatScore, formatTime, UNKNOWN } from "../format";
 import { href, type Params } from "../router";
 import { SOLVED } from "../rows";
 import { address } from "../source";
@@ -105,6 +105,9 @@ export function Details({ detail }: { detail: ExecutionDetail }) {
     ["Turns", formatNumber(detail.turns)],
     ["Tool calls", formatNumber(detail.tool_calls)],
     ["Tokens", `${formatCompact(detail.prompt_tokens)} in, ${formatCompact(detail.completion_tokens)} out`],
+    ...(detail.sequences.length > 0
+      ? [["Token ids", sequenceText(detail.sequences)] as [string, ComponentChildren]]
+      : []),
     ["Worked", formatDuration(detail.seconds)],
     ["Waited", formatDuration(detail.waited)],
     ["Started", formatTime(detail.started)],
@@ -144,6 +147,14 @@ export function Details({ detail }: { detail: ExecutionDetail }) {
       {detail.tools.length > 0 && <Tools tools={detail.tools} />}
     </section>
   );
+}
+
+/** The recorded token sequences: "1,234 in 2 sequences, 300 sampled, with logprobs". */
+export function sequenceText(sequences: TokenSequence[]): string {
+  const sum = (count: (one: TokenSequence) => number) => sequences.reduce((total, one) => total + count(one), 0);
+  const logprobs = sequences.every((one) => one.logprobs) ? "with logprobs" : "not all with logprobs";
+  const all = `${formatNumber(sum((one) => one.tokens))} in ${counted(sequences.length, "sequence")}`;
+  return `${all}, ${formatNumber(sum((one) => one.sampled))} sampled, ${logprobs}`;
 }
 
 function Tools({ tools }: { tools: Record<string, unknown>[] }) {

@@ -2,6 +2,7 @@ import { useState } from "preact/hooks";
 import type { TranscriptStep } from "../api";
 import { formatCompact, formatDuration } from "../format";
 import { settings } from "../source";
+import { oneLine } from "../text";
 import { useRollout } from "./context";
 import { StepNotes } from "./Notes";
 import { StepImage } from "./StepImage";
@@ -43,6 +44,18 @@ interface Fact {
 
 export function facts(step: TranscriptStep): Fact[] {
   const found: Fact[] = [];
+  if (step.response_model)
+    found.push({
+      text: `by ${oneLine(step.response_model, 60)}`,
+      title: "The model that answered, as the endpoint named it",
+    });
+  if (step.cached) found.push({ text: "from the cache", title: "Answered by --cache: not a fresh sample" });
+  if (step.version !== null) found.push({ text: `version ${step.version}`, title: "Version of the policy" });
+  if (step.sampled_tokens !== null)
+    found.push({
+      text: `${formatCompact(step.sampled_tokens)} ids`,
+      title: "Recorded token ids of the reply; see Raw",
+    });
   if (step.retries > 0)
     found.push({ text: step.retries === 1 ? "1 retry" : `${step.retries} retries`, title: "Retries of the request" });
   if (step.waited >= 0.05)

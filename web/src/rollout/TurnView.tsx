@@ -23,9 +23,9 @@ export const TurnView = memo(function TurnView({ turn, selected, reasoning }: Tu
   const seconds = turnSeconds(turn);
   const title = `turn-${turn.first}`;
   return (
-    <section class="turn" aria-labelledby={title}>
+    <section class={`turn${turn.branch ? " begins-branch" : ""}`} aria-labelledby={title}>
       <h3 id={title} class="turn-title">
-        {turn.turn === 0 ? "Start" : `Turn ${turn.turn}`}
+        {turn.branch || (turn.turn === 0 ? "Start" : `Turn ${turn.turn}`)}
         {seconds !== null && <span class="soft"> · {formatDuration(seconds)}</span>}
       </h3>
       {turn.items.map((item) => (

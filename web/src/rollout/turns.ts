@@ -20,6 +20,8 @@ export interface Turn {
   items: TurnItem[];
   /** All steps, the results of tools included. */
   steps: TranscriptStep[];
+  /** Of the first turn of a branch: what it shares with another one. Empty otherwise. */
+  branch: string;
 }
 
 const SPEAKS = new Set(["model", "agent"]);
@@ -30,11 +32,13 @@ export function groupTurns(steps: TranscriptStep[]): Turn[] {
   let open: CallWithResult[] = [];
   let current: Turn | undefined;
   for (const step of steps) {
-    if (current === undefined || step.turn !== current.turn || SPEAKS.has(step.kind)) {
-      current = { first: step.index, turn: step.turn, items: [], steps: [] };
+    const begins = step.kind === "branch";
+    if (current === undefined || step.turn !== current.turn || begins || SPEAKS.has(step.kind)) {
+      current = { first: step.index, turn: step.turn, items: [], steps: [], branch: begins ? step.text : "" };
       turns.push(current);
     }
     current.steps.push(step);
+    if (begins) continue;
     const waiting = step.kind === "tool" ? open.find((one) => !one.result && one.call.id === step.call) : undefined;
     if (waiting) {
       waiting.result = step;
@@ -93,7 +97,7 @@ export function filterTurns(turns: Turn[], filters: Filter[]): Turn[] {
         (item) => matches(item.step) || item.calls.some((call) => call.result !== undefined && matches(call.result)),
       ),
     }))
-    .filter((turn) => turn.items.length > 0);
+    .filter((turn) => turn.items.length > 0 || turn.branch !== "");
 }
 
 /** Seconds that the steps of a turn took; null if that is unknown. */

@@ -114,7 +114,7 @@ class _Trajectory:
             "answer": task.answer,
             "metadata": task.metadata,
         }
-        facts["steps"] = list(_other_steps(rollout.trajectory))
+        facts["steps"] = list(_other_steps(rollout.trajectory, found))
         if problem := rollout.trajectory.get("unstorable"):
             facts["unstorable"] = problem
         main["extra"] = {"paragent": facts}
@@ -138,10 +138,11 @@ class _Trajectory:
         }
 
 
-def _other_steps(trajectory: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the steps that have no message: failed calls, scores, judges, machines, programs."""
+def _other_steps(trajectory: dict[str, Any], found: list[BranchMessages]) -> Iterator[dict[str, Any]]:
+    """Yield the steps that have no message: failed calls, scores, judges, machines, programs, tools called by the gateway."""
+    with_message = {number for one in found for number in one.numbers.values()}
     for number, step in enumerate(dictionaries(trajectory.get("steps"))):
-        if step.get("kind") not in {"model", "agent", "tool"} or (step.get("error") and step.get("kind") != "tool"):
+        if number not in with_message:
             yield {name: value for name, value in step.items() if name != "response"} | {"step": number}
 
 

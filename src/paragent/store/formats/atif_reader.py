@@ -154,6 +154,8 @@ class _Reader:
         if by_model:
             model = string(step.get("model_name")) or string(structure(self._document.get("agent")).get("model_name"))
             found |= {"model": model, "messages": sent, "usage": usage or None}
+            if requested := string(facts.get("requested_model")):
+                found |= {"model": requested, "response_model": model}
         found |= {"branch": branch} if branch else {}
         metrics = metrics | {"version": whole(facts.get("token_version"))}
         self._steps.append((whole(facts.get("step")), found, metrics))

@@ -24,7 +24,7 @@ __all__ = ["AtifSteps"]
 _SUFFIXES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 _EXTRAS = (
     "step", "at", "seconds", "turn", "request_id", "waited", "retries", "finish_reason", "cached", "version",
-    "extras",
+    "extras", "requested_model",
 )  # fmt: skip
 """Fields of recorded steps that ATIF has no field for."""
 
@@ -89,8 +89,10 @@ class AtifSteps:
             step["reasoning_content"] = reasoning
         if recorded:
             step["llm_call_count"] = 1 if by_model else 0
-        if model := recorded.get("answered_by") or recorded.get("model"):
+        if model := recorded.get("response_model") or recorded.get("model"):
             step["model_name"] = str(model)
+        if recorded.get("response_model"):
+            recorded = recorded | {"requested_model": recorded.get("model")}
         if moment := self._time(recorded):
             step["timestamp"] = moment
         if by_model and (metrics := self._metrics(recorded, tokens)):

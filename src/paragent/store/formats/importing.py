@@ -124,7 +124,7 @@ def _record(directory: RunDirectory, rollouts: Iterator[ImportedRollout], report
         report.written += len(batch)
     journal.set_meta(ATTEMPTS, str(max(attempts.values())))
     [(started, ended)] = journal.rows("SELECT min(nullif(started, 0)), max(ended) FROM results")
-    session = journal.begin_session()
+    session = journal.begin_session(started or ended)
     journal.update_session(session, max(0.0, (ended or 0.0) - (started or ended or 0.0)), report.written)
     directory.finish(summarise(journal, max(attempts.values())))
 

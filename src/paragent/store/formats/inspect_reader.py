@@ -213,6 +213,8 @@ class _Reader:
         reply = structure(choices[0].get("message"))
         branch, _ = builder.add(sent, self._message(reply | {"role": "assistant"}))
         found |= {"turn": self._turn, "finish_reason": string(choices[0].get("stop_reason"))}
+        answered = string(output.get("model"))
+        found |= {"response_model": answered} if answered and answered != found["model"] else {}
         found |= {"retries": whole(event.get("retries")) or 0, "cached": event.get("cache") == "read"}
         return found | step | ({"branch": branch} if branch else {})
 

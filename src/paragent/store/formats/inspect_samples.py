@@ -133,7 +133,7 @@ class _Sample:
     def _model_event(self, step: dict[str, Any], number: int, one: BranchMessages, position: int) -> dict[str, Any]:
         message = self._pool[self._positions[one.branch][position]]
         reason = _STOP_REASONS.get(str(step.get("finish_reason")), "unknown")
-        model = str(step.get("answered_by") or step.get("model") or self._model)
+        model = str(step.get("response_model") or step.get("model") or self._model)
         output: dict[str, Any] = {
             "model": model,
             "choices": [{"message": message, "stop_reason": reason}],
@@ -189,6 +189,9 @@ class _Sample:
             output = {"model": self._model, "choices": [], "error": str(step.get("error") or "")}
             model = str(step.get("model") or self._model)
             return self._event(step, number, "model", **fields, model=model, output=output, error=output["error"])
+        if step.get("kind") == "tool":
+            facts = {"id": str(step.get("call") or ""), "function": str(step.get("name") or ""), "arguments": {}}
+            return self._event(step, number, "tool", **facts, result=str(step.get("result") or ""))
         return self._event(step, number, "info", source=str(step.get("kind") or ""), data=str(step.get("error") or ""))
 
     def _last_output(self, events: list[dict[str, Any]]) -> dict[str, Any]:
