@@ -145,9 +145,22 @@ $(OPENENV_READY): tests/mcp/openenv_requirements.txt | $(LIGHT)
 	@$(BIN)/python -m pip --python $(OPENENV)/bin/python install --quiet --disable-pip-version-check --no-deps openenv==0.10.0
 	@touch $@
 
+# The trainers, for the tests of their adapters. pip installs torch: its configuration may know a CPU build, which uv would not see.
+TRAINERS := .venv-trainers
+TRAINERS_READY := $(TRAINERS)/.ready
+TRAINERS_LIST := tests/training/trainers/requirements.txt
+$(TRAINERS_READY): $(TRAINERS_LIST) | $(LIGHT)
+	@echo "==> setting up $(TRAINERS) (TRL, SkyRL and verl; 1.5 GB with a CPU build of torch)"
+	@test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv --without-pip $(TRAINERS)
+	@pip="$(BIN)/python -m pip --python $(TRAINERS)/bin/python install --quiet --disable-pip-version-check"; \
+	$$pip "$$(grep ^torch== $(TRAINERS_LIST))" && \
+	{ $(BIN)/uv pip install --quiet --python $(TRAINERS)/bin/python --requirement $(TRAINERS_LIST) || $$pip --requirement $(TRAINERS_LIST); } && \
+	$$pip --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 verl==0.9.0
+	@touch $@
+
 # Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
 # that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) $(AGENTS_READY) ## Check format, lint and types, then run all tests
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) $(AGENTS_READY) $(TRAINERS_READY) ## Check format, lint and types, then run all tests
 	@$(MAKE) --no-print-directory check web-check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
@@ -198,5 +211,5 @@ osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) $(AGENTS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) $(AGENTS) $(TRAINERS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
