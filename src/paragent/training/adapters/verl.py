@@ -107,7 +107,7 @@ class VerlAgentLoopManager:
         return import_module("verl.protocol").DataProto.from_dict(
             tensors=tensors,
             non_tensors={**columns, "__num_turns__": turns},
-            meta_info={"timing": {}, "metrics": [], "reward_extra_keys": []},
+            meta_info={"timing": {}, "reward_extra_keys": []},
         )
 
 
