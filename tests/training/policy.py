@@ -9,6 +9,7 @@ from typing import Any
 
 from paragent import AgentBase, BenchmarkTask, Environment, EnvironmentFailed, RolloutConfig, tool
 from paragent.agents.chat import AgentResult, ChatAgent
+from paragent.errors import EndpointDown
 
 HERE = "tests.training.policy"
 LOOK = {"tool": "look", "arguments": {}}
@@ -42,9 +43,15 @@ class Room(Environment):
 
 
 class Buggy(AgentBase):
-    """Does what the metadata of the task says: `raise`, `hang`, `rewrite` its history, or nothing special."""
+    """Does what the question says: `raise`, `hang`, `rewrite` its history, `absorb` a failure of the endpoint, or nothing."""
 
     async def run_episode(self, episode: Any) -> AgentResult:
+        if "absorb" in episode.question:
+            try:
+                await episode.complete()
+            except EndpointDown:
+                await asyncio.sleep(3600 if "wait" in episode.question else 0)
+                return AgentResult("I give up.")
         result = await ChatAgent().run_episode(episode)
         if "raise" in episode.question:
             raise ValueError("a bug of the agent")

@@ -153,6 +153,21 @@ def test_infrastructure_failures_are_replayed(tmp_path: Path, server: OpenAIServ
     assert group.failures == []
 
 
+@pytest.mark.parametrize("question", ["absorb", "absorb and wait"])
+def test_a_failure_of_the_endpoint_is_replayed_although_the_agent_hides_it(tmp_path: Path, question: str) -> None:
+    """The agent answers without the model, or sleeps until its time limit; neither earns a reward."""
+    script = Script(default="42", faults=[Fault(500, last=1)])
+    with (
+        OpenAIServer(script) as server,
+        open_service(tmp_path, server, n=1, max_retries=0, timeout=1.5) as service,
+    ):
+        service.add([task("a", question)])
+        [group] = service.groups(timeout=60)
+        assert service.status().replays == 1
+    assert group.rewards == [1.0]
+    assert [sample.status for sample in group.samples] == ["completed"]
+
+
 def test_too_many_replays_are_an_error_and_the_group_stays_owed(tmp_path: Path, server: OpenAIServer) -> None:
     groups = Groups(n=1, max_failures=3)
     with open_service(tmp_path, server, groups=groups) as service:

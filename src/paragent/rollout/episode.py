@@ -80,7 +80,7 @@ class RolloutEpisode:
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
         self.endpoint_failure: Exception | None = None
-        """The first failure of the endpoint in a call of the gateway."""
+        """The first failure of the endpoint in a call of the agent."""
         self.refusal: Exception | None = None
         """Why the gateway refused a call: `TurnsUsedUp` or `ContextFull`."""
         self.tool_failure: Exception | None = None
@@ -146,9 +146,6 @@ class RolloutEpisode:
         except (TurnsUsedUp, ContextFull) as error:
             self.refusal = error
             raise
-        except (InfrastructureError, EndpointRefused) as error:
-            self.endpoint_failure = self.endpoint_failure or error
-            raise
         doing("working")
         self.turns += 1
         self.count_completion(self.model_name, completion)
@@ -185,6 +182,8 @@ class RolloutEpisode:
             completion = await requesting
         except BaseException as error:
             step["error"] = "cancelled" if isinstance(error, asyncio.CancelledError) else described(error)
+            if kind == "model" and isinstance(error, InfrastructureError | EndpointRefused):
+                self.endpoint_failure = self.endpoint_failure or error
             raise
         else:
             step |= _recorded_fields(completion, model)

@@ -185,24 +185,28 @@ class _Execution:
         """Run the agent and return its result.
 
         Raises:
-            Exception: the agent failed; or, if the endpoint failed in a call of the gateway before, that failure. If the
-                environment failed in a call of the gateway, that failure, even if the agent has an answer.
+            Exception: the agent failed; or, if the endpoint failed in a call before, that failure. If the environment failed
+                in a call of the gateway, or in training the endpoint, that failure, even if the agent has an answer.
         """
         try:
             async with contextlib.AsyncExitStack() as stack:
                 result = await self._run_new_agent(environment, episode, stack)
-            if episode.tool_failure is None:
-                return replace(result, ending=episode.ended) if episode.ended else result
-            raise episode.tool_failure
+            if (failure := episode.tool_failure or self._spoiling_failure(episode)) is not None:
+                raise failure
+            return replace(result, ending=episode.ended) if episode.ended else result
         except Exception as error:
-            if episode.tool_failure is not None and episode.tool_failure is not error:
-                raise episode.tool_failure from error
-            if episode.endpoint_failure is not None:
-                raise episode.endpoint_failure from error
+            if (failure := episode.tool_failure or episode.endpoint_failure) is not None:
+                if failure is error:
+                    raise
+                raise failure from error
             if episode.refusal is None:
                 raise
             ending = TURNS_USED_UP if isinstance(episode.refusal, TurnsUsedUp) else "context full"
             return AgentResult(episode.last_answer(), ending)
+
+    def _spoiling_failure(self, episode: RolloutEpisode) -> Exception | None:
+        """Return the failure of the endpoint that makes the rollout useless for training: its reward would not be earned."""
+        return episode.endpoint_failure if self._settings.requires_tokens else None
 
     async def _run_new_agent(
         self, environment: Environment, episode: RolloutEpisode, stack: contextlib.AsyncExitStack
@@ -263,6 +267,10 @@ class _Execution:
 
     def _set_error(self, error: Exception) -> None:
         if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and self._clock.expired:
+            episode = self._active.episode
+            if episode is not None and (failure := self._spoiling_failure(episode)) is not None:
+                _set_failure(self._result, failure)  # the agent waited for an endpoint that had failed
+                return
             self._result.status, self._result.kind = RolloutStatus.TIMED_OUT, "time limit"
             self._result.error = f"worked longer than {self._settings.timeout:g} s"
         else:
