@@ -306,10 +306,16 @@ def test_servers_end_with_a_killed_process(victim: str, tmp_path: Path, monkeypa
     (tmp_path / "script.json").write_text(json.dumps({"default": [{"tool": "s__hang"}, "42"]}))
     with endpoint(tmp_path / "script.json") as url:
         environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        hanging = tmp_path / "pids.hanging"
+        output, hanging = tmp_path / "output.txt", tmp_path / "pids.hanging"
+        with output.open("w") as file:
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+
+        def both_hang() -> bool:
+            assert process.poll() is None, output.read_text()
+            return hanging.exists() and len(hanging.read_text()) >= 2
+
         try:
-            wait_until(lambda: hanging.exists() and len(hanging.read_text()) >= 2, 200)
+            wait_until(both_hang, 200)
             [status] = (tmp_path / "run/live").glob("*-*.json")
             running = [pid for pid in pids(tmp_path) if alive(pid)]
             assert len(running) == 4
