@@ -27,14 +27,14 @@ _TEXT_WIDTH = 80
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
+    _add_reading_commands(subparsers)
+    _add_format_commands(subparsers)
+    _add_score_commands(subparsers)
+
+
+def _add_reading_commands(subparsers: Subparsers) -> None:
     runs = add_command(subparsers, "runs", "list the runs in a folder")
-    runs.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        default=Path("results"),
-        help="folder of run directories (default: results)",
-    )
+    _add_output_argument(runs)
     runs.set_defaults(run=_runs)
 
     show = add_command(subparsers, "show", "show a run, or all messages of one rollout")
@@ -46,6 +46,8 @@ def add(subparsers: Subparsers) -> None:
     show.add_argument("--limit", type=int, metavar="N", default=_LISTED, help=limit)
     show.set_defaults(run=_show)
 
+
+def _add_format_commands(subparsers: Subparsers) -> None:
     export = add_command(subparsers, "export", "write the results of a run for other tools")
     _add_run_argument(export)
     formats = "jsonl (the default), atif, inspect, openai-chat, osworld, parquet, trl, or a plug-in"
@@ -61,15 +63,11 @@ def add(subparsers: Subparsers) -> None:
     importing.add_argument(
         "--run-name", metavar="NAME", help="name of the new run (default: the name of the first file)"
     )
-    importing.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        default=Path("results"),
-        help="folder of run directories (default: results)",
-    )
+    _add_output_argument(importing)
     importing.set_defaults(run=_import)
 
+
+def _add_score_commands(subparsers: Subparsers) -> None:
     rescore = add_command(subparsers, "rescore", "score the answers of a run with another scorer")
     _add_run_argument(rescore)
     rescore.add_argument("--metric", metavar="NAME", required=True, help="the scorer: a name, or MODULE:CLASS")
@@ -82,6 +80,11 @@ def add(subparsers: Subparsers) -> None:
     compare.add_argument("--metric", metavar="NAME", help="the score to compare (default: the main score of the runs)")
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
     compare.set_defaults(run=_compare)
+
+
+def _add_output_argument(parser: argparse.ArgumentParser) -> None:
+    folder = "folder of run directories (default: results)"
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", default=Path("results"), help=folder)
 
 
 def _add_run_argument(parser: argparse.ArgumentParser, name: str = "path") -> None:

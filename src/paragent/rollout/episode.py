@@ -35,6 +35,32 @@ _RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason")
 """The fields of a `Completion` that are recorded with the step of a model call; its message is a message of the trajectory."""
 
 
+class _GatewayTools:
+    """The tools and tool calls of an agent that has its own loop."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, dict[str, Any]] | None = None
+        """The tools in its requests to the model, by their JSON; None if it has made no request."""
+        self.served = 0
+        """Its tool calls through the gateway. Agents that call a model send most of their results there, too."""
+        self._last: Sequence[dict[str, Any]] = ()
+        self._results: set[str] = set()
+        """The ids of the tool calls whose results it has sent to the model."""
+
+    @property
+    def calls(self) -> int:
+        """The number of its tool calls, as far as it is known."""
+        return max(len(self._results), self.served)
+
+    def add_request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
+        """Add the tools and the tool results of a request to the model."""
+        self.sent = self.sent or {}
+        if tools and tools != self._last:
+            self._last = tools
+            self.sent |= {json.dumps(tool, sort_keys=True): tool for tool in tools}
+        self._results |= {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"}
+
+
 class RolloutEpisode:
     """Implements `paragent.agents.chat.Episode` with an environment and a model.
 
@@ -91,13 +117,7 @@ class RolloutEpisode:
         """The last reply with a text that an agent got through the gateway."""
         self._tokens = TokenSequences()
         self._scope = RequestScope(attempt)
-        self._request_tools: dict[str, dict[str, Any]] | None = None
-        """The tools that an agent has sent through the gateway, by their JSON; None if it has not called the gateway."""
-        self._last_tools: Sequence[dict[str, Any]] = ()
-        self._results: set[str] = set()
-        """The ids of the tool calls whose results an agent has sent through the gateway."""
-        self._served_calls = 0
-        """Tool calls through the gateway. Agents that call a model send most of their results there, too."""
+        self._gateway_tools = _GatewayTools()
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
@@ -160,13 +180,8 @@ class RolloutEpisode:
 
     def _add_request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> int:
         """Record the messages and tools of a request and return the number of its branch."""
-        if self._request_tools is None:
-            self._request_tools = {}
-        if tools and tools != self._last_tools:
-            self._last_tools = tools
-            self._request_tools |= {json.dumps(tool, sort_keys=True): tool for tool in tools}
-        self._results |= {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"}
-        self.tool_calls = max(len(self._results), self._served_calls)
+        self._gateway_tools.add_request(messages, tools)
+        self.tool_calls = self._gateway_tools.calls
         return self._branches.add(messages)
 
     async def ask_judge(self, model: Model, messages: list[dict[str, Any]]) -> Completion:
@@ -244,8 +259,8 @@ class RolloutEpisode:
             return ToolResult(f"the rollout has ended ({self.ended}); no more tools can be called", error=True)
         began = time.monotonic()
         self._calls += 1
-        self._served_calls += 1
-        self.tool_calls = max(len(self._results), self._served_calls)
+        self._gateway_tools.served += 1
+        self.tool_calls = self._gateway_tools.calls
         facts = {"name": name, "call": f"mcp_{self._calls}", "arguments": arguments}
         doing("acting", name)
         try:
@@ -264,7 +279,8 @@ class RolloutEpisode:
 
     def trajectory(self) -> dict[str, Any]:
         """Return the trajectory for the store."""
-        tools = self.tools if self._request_tools is None else list(self._request_tools.values())
+        sent = self._gateway_tools.sent
+        tools = self.tools if sent is None else list(sent.values())
         trajectory: dict[str, Any] = {"messages": self.messages, "tools": tools, "steps": self.steps}
         if branches := self._branches.stored():
             trajectory["branches"] = branches
