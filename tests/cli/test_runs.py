@@ -12,6 +12,7 @@ import pytest
 from paragent.cli import main
 from paragent.store import Journal, RolloutResult, RolloutStatus, RunDirectory, summarise
 from paragent.tasks import BenchmarkTask
+from paragent.testing.export_contract import sample_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,3 +119,17 @@ def test_a_cancelled_attempt_does_not_count_for_pass_at_k(tmp_path: Path) -> Non
     run = made_run(tmp_path / "run", results)
     with Journal(run / "journal.sqlite", read_only=True) as journal:
         assert summarise(journal, 2).pass_at == {1: 0.5, 2: 1.0}, "only the task with two results is counted"
+
+
+def test_show_prints_reasoning_and_branches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample_run(tmp_path / "run").close()
+    assert main(["show", str(tmp_path / "run"), "a"]) == 0
+    assert "reasoning I add.\nassistant" in capsys.readouterr().out
+    assert main(["show", str(tmp_path / "run"), "branches"]) == 0
+    assert "branch 1: shares 2 messages with branch 0\nuser Again.\nassistant 43" in capsys.readouterr().out
+
+
+def test_import_of_another_file_names_what_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    assert main(["import", str(tmp_path / "tasks.jsonl"), "--output-dir", str(tmp_path)]) == 2
+    assert "name ATIF trajectories (.json), logs of inspect (.eval, .json)" in capsys.readouterr().err

@@ -598,6 +598,8 @@ def test_flags_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "no engine called 'rya'; there are: inline, local, ray, spark",
         ),
         ({"mode": "math", "model": "demo", "agent": "careful"}, "not of the form 'package.module:Name'"),
+        ({"mode": "math", "model": "demo", "agent": "d.jsonl"}, "a program begins with cmd:"),
+        ({"mode": "math", "model": "demo", "agent": "python3 my_agent.py"}, "--agent 'cmd: python3 my_agent.py'"),
     ],
 )
 def test_wrong_settings_are_rejected_before_the_run(

@@ -174,6 +174,14 @@ def test_errors_of_the_service_reach_the_trainer(tmp_path: Path, server: OpenAIS
         RemoteRolloutService(training.url, TOKEN, retry_for=0.0).status()
 
 
+def test_a_service_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = RemoteRolloutService("http://127.0.0.1:9", TOKEN, retry_for=0.1)
+    with pytest.raises(ParagentError, match=r"127\.0\.0\.1:9 cannot be reached"):
+        trainer.status()
+    [record] = caplog.records
+    assert "127.0.0.1:9 cannot be reached" in record.message
+
+
 def test_wrong_addresses_and_tokens_are_rejected(tmp_path: Path, server: OpenAIServer) -> None:
     with pytest.raises(UsageError, match="http://HOST:PORT"):
         RemoteRolloutService("policy:8000", TOKEN)
@@ -191,6 +199,7 @@ def test_groups_survive_the_way_through_json() -> None:
     sample = client.Sample(
         "a", 1, 0, [5, 2**31 - 1, 7, 8], [0, 0, 1, 1], [0.0, 0.0, -0.1, -23.456789012345], 0.5, "failed", [turn]
     )
+    assert repr(sample) == "<Sample 'a' attempt 1 branch 0: 4 tokens, 2 sampled, reward 0.5>"
     failure = client.AttemptFailure(2, "infrastructure", "endpoint", "it died")
     group = Group("a", {"id": "a"}, [sample], [1], [0.5], [failure], 4, "d", accept)
     again = client.group_from_json(json.loads(json.dumps(client.group_to_json(group))), accept)

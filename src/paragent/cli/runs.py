@@ -15,8 +15,11 @@ from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus, task_scores
 if TYPE_CHECKING:
     import argparse
 
+    from rich.console import Console
+
     from paragent.cli.options import Subparsers
     from paragent.store import Journal, RolloutResult
+    from paragent.store.formats.conversations import BranchMessages
 
 __all__ = ["add"]
 
@@ -167,8 +170,8 @@ def _row(result: RolloutResult) -> list[str]:
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
-    from paragent.messages import images_in
     from paragent.store import images_folder
+    from paragent.store.formats.conversations import conversations
     from paragent.store.program_step import program_text
 
     results = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
@@ -187,19 +190,33 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         if result.error:
             out.print(f"[red]{escape(result.error)}[/]")
         trajectory = journal.trajectory(result.number) or {}
-        cached = {step.get("messages") for step in trajectory.get("steps", ()) if step.get("cached")}
-        for position, message in enumerate(trajectory.get("messages", ())):
-            mark = " (cached)" if position in cached and message["role"] == "assistant" else ""
-            out.print(f"[cyan]{escape(str(message['role']))}{mark}[/] {escape(str(message.get('content') or ''))}")
-            for name in images_in(message):
-                out.print(f"  [magenta]image[/] {escape(str(folder / name))}", soft_wrap=True)
-            for call in message.get("tool_calls", ()):
-                function = call["function"]
-                out.print(f"  [yellow]{escape(function['name'])}[/] {escape(str(function['arguments']))}")
+        for one in conversations(trajectory):
+            _show_conversation(out, one, folder)
         for step in trajectory.get("steps", ()):
             if step.get("kind") == "program":
                 out.print(f"[cyan]program[/] {escape(program_text(step))}")
     return 0
+
+
+def _show_conversation(out: Console, one: BranchMessages, folder: Path) -> None:
+    """Print the messages of a branch, without those that it shares with its parent."""
+    from rich.markup import escape
+
+    from paragent.messages import images_in, reasoning_of
+    from paragent.store.formats.conversations import dictionaries, text_of
+
+    if one.branch:
+        shared = counted(one.shared, "message")
+        out.print(f"[bold]branch {one.branch}[/]: shares {shared} with branch {one.parent}")
+    for position, message in enumerate(one.messages[one.shared :], one.shared):
+        mark = " (cached)" if one.replies.get(position, {}).get("cached") else ""
+        if reasoning := reasoning_of(message):
+            out.print(f"[cyan]reasoning[/] [dim]{escape(reasoning)}[/]")
+        out.print(f"[cyan]{escape(str(message.get('role')))}{mark}[/] {escape(text_of(message.get('content')))}")
+        for name in images_in(message):
+            out.print(f"  [magenta]image[/] {escape(str(folder / name))}", soft_wrap=True)
+        for function in dictionaries([call.get("function") for call in dictionaries(message.get("tool_calls"))]):
+            out.print(f"  [yellow]{escape(str(function.get('name')))}[/] {escape(str(function.get('arguments')))}")
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
-from paragent.rollout.program_settings import is_command, program_settings, runs_in_worker
+from paragent.rollout.program_settings import check_location, is_command, program_settings, runs_in_worker
 from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.tables import is_hub
 from paragent.rollout.worker import check_agent
@@ -291,6 +291,8 @@ def _check_locations(config: RolloutConfig) -> None:
         if (name == "agent" and is_command(location)) or (name == "env" and location and location.startswith(OPENENV)):
             continue
         if location and (":" in location or name == "agent"):  # the others may be registered names
+            if name == "agent":
+                check_location(location)
             try:
                 import_object(location)
             except ModuleNotFoundError as error:

@@ -25,6 +25,7 @@ __all__ = [
     "SANDBOX_ADVICE",
     "SANDBOX_USER",
     "ProgramSettings",
+    "check_location",
     "is_command",
     "program_settings",
     "runs_in_worker",
@@ -62,6 +63,20 @@ class ProgramSettings:
 def is_command(location: str | None) -> bool:
     """Return whether a value of `--agent` is a command."""
     return location is not None and location.startswith(COMMAND_PREFIX)
+
+
+def check_location(location: str) -> None:
+    """Check the form of a value of `--agent` that is not a command, before it is imported: importing a script would run it.
+
+    Raises:
+        ConfigError: it does not name a class or a function of a module.
+    """
+    module, _, name = location.rpartition(":" if ":" in location else ".")
+    if not all(part.isidentifier() for part in f"{module}.{name}".split(".")) or Path(location).is_file():
+        raise ConfigError(
+            f"--agent: {location!r} is not of the form 'package.module:Name'; a program begins with cmd: as in "
+            f"--agent 'cmd: {location if ' ' in location else 'python3 my_agent.py'}'"
+        )
 
 
 def runs_in_worker(config: RolloutConfig) -> bool:

@@ -10,6 +10,7 @@ import base64
 import http.client
 import itertools
 import json
+import logging
 import math
 import sys
 import threading
@@ -78,6 +79,7 @@ __all__ = [
     "group_to_json",
 ]
 
+_log = logging.getLogger("paragent.training")
 _ERRORS: dict[str, type[ParagentError]] = {
     one.__name__: one
     for one in (AccessDenied, GroupNotOwed, ReplaysUsedUp, RewardMissing, ServiceStopped, TokensMissing, UsageError)
@@ -128,6 +130,13 @@ class Sample:
     turns: list[Turn]
     weight: float = 1.0
     """1 divided by the number of samples of the attempt."""
+
+    def __repr__(self) -> str:
+        """Return a short text, because sequences have thousands of tokens."""
+        tokens = f"{len(self.token_ids)} tokens, {sum(self.mask)} sampled"
+        return (
+            f"<Sample {self.task_id!r} attempt {self.attempt} branch {self.branch}: {tokens}, reward {self.reward:g}>"
+        )
 
     @property
     def versions(self) -> list[int]:
@@ -445,23 +454,24 @@ class RemoteRolloutService:
     def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
         """Send a request, again if the connection breaks: the service answers a repeated request without a second effect."""
         give_up = time.monotonic() + self._retry_for
+        warned = False
         while True:
             try:
                 status, answer = self._request(method, path, body, wait)
             except (OSError, http.client.HTTPException, ValueError) as error:
+                problem = f"the rollout service at {self._host}:{self._port} cannot be reached: {error}"
                 if time.monotonic() > give_up:
-                    raise ServerLost(
-                        f"the rollout service at {self._host}:{self._port} cannot be reached: {error}"
-                    ) from error
+                    raise ServerLost(problem) from error
+                if not warned:
+                    _log.warning("%s; trying again for %g s", problem, self._retry_for)
+                    warned = True
                 time.sleep(_RETRY_SECONDS)
                 continue
             if status == 200:
                 return answer
-            problem = answer.get("error") or {"message": f"HTTP status {status}"}
-            kind = str(problem.get("type"))
-            raise (
-                _ERRORS[kind](problem["message"]) if kind in _ERRORS else ParagentError(f"{kind}: {problem['message']}")
-            )
+            reported = answer.get("error") or {"message": f"HTTP status {status}"}
+            kind, message = str(reported.get("type")), reported["message"]
+            raise _ERRORS[kind](message) if kind in _ERRORS else ParagentError(f"{kind}: {message}")
 
     def _request(self, method: str, path: str, body: Any, wait: float) -> tuple[int, Any]:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
+from paragent.messages import reasoning_of
 from paragent.store import images_folder, unpack_activity
 from paragent.store.failures import boundary_of
 from paragent.store.formats.conversations import BranchMessages, conversations, dictionaries
@@ -297,8 +298,7 @@ class _Transcript:
         kind = str(step.get("kind") or "model")
         calls = [_tool_call(call) for call in dictionaries(message.get("tool_calls"))]
         reply = self._add(kind, text, step, calls=calls, seen=self._seen)
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
-        reply.reasoning = reasoning if isinstance(reasoning, str) else ""
+        reply.reasoning = reasoning_of(message)
         pointers = self._read_pointers(one, position, calls)
         reply.pointers = pointers if self._seen else []  # without an image, `click` is a tool like any other
         if kind == "model":

@@ -8,8 +8,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from paragent.messages import reasoning_of
 from paragent.store.directory import file_name
-from paragent.store.formats.conversations import call_arguments, dictionaries, reasoning_of
+from paragent.store.formats.conversations import call_arguments, dictionaries
 from paragent.store.formats.images import image_names, image_type, image_urls, read_data_url, read_image
 from paragent.store.summary import cost_of
 

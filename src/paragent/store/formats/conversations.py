@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BranchMessages", "CallTokens", "call_arguments", "conversations", "dictionaries", "reasoning_of", "text_of"]
+__all__ = ["BranchMessages", "CallTokens", "call_arguments", "conversations", "dictionaries", "text_of"]
 
 _REPLIES = {"model", "agent"}
 """Kinds of steps that add a message of the assistant."""
@@ -153,14 +153,6 @@ def call_arguments(function: Any) -> tuple[dict[str, Any], str | None]:
         if isinstance(read, dict):
             return read, None
     return {}, str(arguments)
-
-
-def reasoning_of(message: dict[str, Any]) -> str:
-    """Return the reasoning of a message of the assistant; empty without any."""
-    for name in ("reasoning_content", "reasoning"):
-        if isinstance(message.get(name), str):
-            return str(message[name])
-    return ""
 
 
 def text_of(content: Any) -> str:

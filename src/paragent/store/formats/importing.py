@@ -89,7 +89,10 @@ def import_files(paths: Sequence[Path], target: Path) -> ImportReport:
     first = next(rollouts, None)
     if first is None:
         reasons = "".join(f"\n  {problem}" for problem in report.problems)
-        raise UsageError(f"nothing to import in {', '.join(map(str, paths))}{reasons}")
+        raise UsageError(
+            f"nothing to import in {', '.join(map(str, paths))}: name ATIF trajectories (.json), logs of inspect (.eval, .json) "
+            f"or folders of them{reasons}"
+        )
     facts = {"format": first.facts.pop("format", ""), "files": [str(path) for path in paths], "at": time.time()}
     identity = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     config = {"mode": "imported", "model": "", "engine": "imported", **first.facts, "imported": facts}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from paragent.messages import reasoning_of
 from paragent.store.formats.atif import RESULT_FIELDS, iso_time
-from paragent.store.formats.conversations import call_arguments, dictionaries, reasoning_of, text_of
+from paragent.store.formats.conversations import call_arguments, dictionaries, text_of
 from paragent.store.formats.images import data_url, image_names, image_urls, read_image
 from paragent.store.records import RolloutStatus
 

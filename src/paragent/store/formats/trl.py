@@ -16,9 +16,10 @@ import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paragent.errors import UsageError
+from paragent.messages import reasoning_of
 from paragent.store.directory import file_name
 from paragent.store.formats.base import ExportFormat
-from paragent.store.formats.conversations import dictionaries, reasoning_of, text_of
+from paragent.store.formats.conversations import dictionaries, text_of
 from paragent.store.formats.images import image_names, read_image
 
 if TYPE_CHECKING:
