@@ -87,7 +87,7 @@ class EndpointClient:
         """Send a request and return the parsed reply and its headers.
 
         This uses aiohttp without the layers of the `openai` package, which take more CPU time than everything else in a
-        rollout: 1.4 ms per request with the package, 0.9 ms with its HTTP client alone, 0.4 ms with aiohttp alone.
+        rollout: 1.4 ms per request with the package, 0.9 ms with its HTTP client alone.
         """
         content, url = _json_body(body), f"{self.url}{path}"
         if self._session is None:
