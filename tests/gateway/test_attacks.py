@@ -296,3 +296,92 @@ async def test_an_mcp_server_gets_requests_with_the_key_only(gateway: Gateway) -
             async with session.post(address.mcp_url, data=key, headers=headers) as response:
                 assert response.status == status
     assert seen == [address.key]
+
+
+@pytest.mark.parametrize("value", [b"[],", b'{"":0},', b"0,"])
+@on_event_loop
+async def test_a_request_of_many_small_values_is_limited_by_the_memory_that_they_take(
+    gateway: Gateway, value: bytes
+) -> None:
+    handler = ScriptedHandler()
+    address = gateway.register(handler)
+    body = b'{"messages": [' + value * (12 * 2**20 // len(value)) + b"0]}"
+    assert status_of(await raw(address, post(address, body))) == 413
+    assert not handler.bodies
+    assert await ask(address) == "42"  # they are no longer counted
+
+
+@on_event_loop
+async def test_a_long_conversation_is_within_the_limit(gateway: Gateway) -> None:
+    handler = ScriptedHandler()
+    address = gateway.register(handler)
+    text = "One, two, three: a text with commas. " * 50_000
+    screenshots = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2**20}}] * 50
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}, *screenshots]}]
+    assert status_of(await raw(address, post(address, json.dumps({"messages": messages}).encode()))) == 200
+
+
+async def connect(gateway: Gateway, address: GatewayAddress, sent: bytes = b"") -> asyncio.StreamReader:
+    """Open a connection, send bytes, and leave it open."""
+    reader, writer = await asyncio.open_unix_connection(gateway.unix_path(address))
+    writer.write(sent)
+    _open.append(writer)
+    return reader
+
+
+_open: list[asyncio.StreamWriter] = []
+"""Connections that a test leaves open; a writer that is garbage closes its connection."""
+
+
+@on_event_loop
+async def test_connections_without_a_request_do_not_use_up_the_descriptors(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.gateway.connections.MOST_STRANGERS", 5)
+    address = gateway.register(ScriptedHandler())
+    halves = (b"", b"POST / HTTP/1.1\r\n", post(address)[:40], post(address)[:20])
+    silent = [await connect(gateway, address, halves[number % 4]) for number in range(20)]
+    closed = await asyncio.wait_for(asyncio.gather(*(one.read() for one in silent[:15])), 20)
+    assert not any(closed), "the oldest are closed without an answer"
+    assert not any(one.at_eof() for one in silent[15:])
+    assert await ask(address) == "42"
+
+
+@on_event_loop
+async def test_idle_connections_of_a_rollout_are_closed_when_it_has_too_many(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.gateway.connections.MOST_CONNECTIONS", 3)
+    address, other = gateway.register(ScriptedHandler()), gateway.register(ScriptedHandler("other"))
+    kept = post(other, Connection="keep-alive")
+    others = await connect(gateway, other, kept)
+    await others.readuntil(b"\r\n\r\n")
+    mine = [await connect(gateway, address, post(address, Connection="keep-alive")) for _ in range(9)]
+    for one in mine:
+        assert b" 200 " in await asyncio.wait_for(one.readline(), 20)
+    await asyncio.wait_for(asyncio.gather(*(one.read() for one in mine[:6])), 20)
+    assert not others.at_eof(), "another rollout keeps its connections"
+    assert await ask(address) == "42"
+
+
+@on_event_loop
+async def test_a_rollout_with_too_many_calls_is_refused_and_others_are_not(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.gateway.connections.MOST_CONNECTIONS", 3)
+    free = asyncio.Event()
+
+    async def wait(_: dict[str, Any]) -> str:
+        await free.wait()
+        return "42"
+
+    handler = ScriptedHandler(wait)
+    address, other = gateway.register(handler), gateway.register(ScriptedHandler("other"))
+    calls = [asyncio.create_task(raw(address, post(address))) for _ in range(3)]
+    await wait_until_async(lambda: len(handler.bodies) == 3, what="three calls")
+    refused = await raw(address, post(address, Connection="keep-alive"))
+    assert status_of(refused) == 429
+    assert b"x-should-retry: false" in refused.lower()
+    assert await ask(other) == "other"
+    free.set()
+    assert [status_of(answer) for answer in await asyncio.gather(*calls)] == [200] * 3

@@ -21,6 +21,7 @@ __all__ = [
     "ENDED",
     "MOST_BYTES",
     "MOST_CALLS",
+    "MOST_TOOL_BYTES",
     "SILENCE",
     "GatewayHandler",
     "RegisteredRollout",
@@ -30,6 +31,11 @@ ENDED = (410, "rollout_ended", "the rollout has ended")
 MOST_BYTES = 256 * 2**20
 """The limit of one request, and of all requests of one rollout that are being answered. A conversation with a hundred
 screenshots of 1 MB each has 130 MB."""
+MOST_TOOL_BYTES = 16 * 2**20
+"""The limit of one request to the MCP server."""
+_VALUE_BYTES = 100
+"""What each value of a request counts in addition. An empty list has two bytes and takes 64 when it is parsed, so that a request
+of 256 MB could take 7 GB."""
 MOST_CALLS = 64
 """Calls of one rollout that are answered at a time; more of them wait. Agents with many sub-agents use a few dozen."""
 BODY_TIMEOUT = 60.0
@@ -40,7 +46,7 @@ COMMENT_INTERVAL = 10.0
 """Seconds between the comments of a stream; clients and proxies close connections that are silent for 30 s or longer."""
 _WRITE_TIMEOUT = 60.0
 """Seconds for a client to accept the events of a stream."""
-_TOO_LARGE = (413, "request_too_large", f"requests have at most {MOST_BYTES // 2**20} MB")
+_TOO_LARGE = (413, "request_too_large", f"the requests of a rollout take at most {MOST_BYTES // 2**20} MB at a time")
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 
@@ -111,8 +117,11 @@ class RegisteredRollout:
         """
         async with self._slots:
             content = await self._read(request)
-            size = len(content)
+            size = len(content) + _VALUE_BYTES * _values(content)
+            self._bytes += size - len(content)
             try:
+                if self._bytes > MOST_BYTES:
+                    raise Refusal(*_TOO_LARGE)
                 body = _parsed(content)
                 del content  # the parsed request is enough
                 if self._ended:
@@ -209,6 +218,11 @@ async def _stream(
 async def _write(response: web.StreamResponse, data: bytes) -> None:
     async with asyncio.timeout(_WRITE_TIMEOUT):
         await response.write(data)
+
+
+def _values(content: bytes) -> int:
+    """Return at least the number of values in a JSON text; commas and brackets in strings count, too."""
+    return sum(map(content.count, (b",", b"[", b"{")))
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

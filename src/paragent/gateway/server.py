@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from aiohttp import web
 
 from paragent.errors import EnvironmentFailed
-from paragent.gateway.calls import ENDED, MOST_BYTES, GatewayHandler, RegisteredRollout
+from paragent.gateway.calls import ENDED, MOST_TOOL_BYTES, GatewayHandler, RegisteredRollout
+from paragent.gateway.connections import ConnectionServer
 from paragent.gateway.errors import Refusal
 from paragent.gateway.socket_folder import SocketFolder
 
@@ -82,6 +83,7 @@ class Gateway:
         self._rollouts: dict[str, RegisteredRollout] = {}
         self._ended: OrderedDict[str, bytes] = OrderedDict()
         """The keys of the rollouts that have ended, the oldest first."""
+        self._server: ConnectionServer
         self._runner: web.ServerRunner | None = None
         self._folder = SocketFolder()
         self._port = 0
@@ -92,7 +94,7 @@ class Gateway:
         Raises:
             EnvironmentFailed: the host has no free port, or the socket cannot be created.
         """
-        server = web.Server(
+        server = self._server = ConnectionServer(
             self._handle,
             request_factory=_make_request,
             handler_cancellation=True,
@@ -157,13 +159,14 @@ class Gateway:
         dialect = _DIALECTS.get(route)
         try:
             rollout = self._authenticated(request, path)
-            if dialect is not None:
-                if request.method != "POST":
-                    raise Refusal(405, "wrong_method", "use POST")
-                return await rollout.answer(request, dialect)
-            if route == "mcp" and rollout.mcp is not None:
-                return await rollout.mcp(request)
-            return _models(rollout.handler.model_name, route)
+            with self._server.serving(request.protocol, path):
+                if dialect is not None:
+                    if request.method != "POST":
+                        raise Refusal(405, "wrong_method", "use POST")
+                    return await rollout.answer(request, dialect)
+                if route == "mcp" and rollout.mcp is not None:
+                    return await rollout.mcp(request)
+                return _models(rollout.handler.model_name, route)
         except Refusal as refusal:
             return refusal.response(dialect or ("anthropic" if route.startswith("v1/messages/") else "chat"))
 
@@ -194,9 +197,9 @@ def _without_port(host: str) -> str:
 
 
 def _make_request(message: Any, payload: Any, protocol: web.RequestHandler, writer: Any, task: Any) -> web.BaseRequest:
-    """Return a request with the limit of the gateway instead of aiohttp's, which MCP servers use to read it."""
+    """Return a request with the limit that MCP servers use to read it, instead of aiohttp's."""
     loop = task.get_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_TOOL_BYTES)
 
 
 def _models(name: str, route: str) -> web.Response:

@@ -26,6 +26,8 @@ __all__ = ["MOST_BYTES", "McpEndpoint", "McpSessions", "access_control"]
 
 MOST_BYTES = 16 * 2**20
 """The limit of one message."""
+_MOST_VALUES = 200_000
+"""The limit of values in one message, which take up to 200 bytes each when they are parsed."""
 _SESSION = "Mcp-Session-Id"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SWEEP = 10.0
@@ -218,7 +220,10 @@ async def _read(request: web.BaseRequest) -> tuple[Any, web.Response | None]:
     if request.content_type != _JSON:
         return None, _refused(415, f"the content type must be {_JSON}")
     try:
-        return json.loads((await request.read()).decode()), None
+        content = await request.read()
+        if sum(map(content.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            return None, _refused(413, f"a message has at most {_MOST_VALUES:,} values")
+        return json.loads(content.decode()), None
     except (ValueError, RecursionError) as error:
         return None, _response(rpc_error(None, PARSE_ERROR, str(error)), 400)
 
