@@ -50,6 +50,17 @@ def test_token_ids_and_logprobs_are_read(given_reply: dict[str, Any]) -> None:
         (reply({"token_ids": ["7"]}, prompt_token_ids=[1]), None),
         (reply({"token_ids": [True]}, prompt_token_ids=[1]), None),
         (reply({"token_ids": [-1]}, prompt_token_ids=[1]), None),
+        (reply({"token_ids": [7.0]}, prompt_token_ids=[1]), None),
+        (reply({"token_ids": [2**31]}, prompt_token_ids=[1]), None),
+        (reply({"token_ids": [7]}, prompt_token_ids=[2**64]), None),
+        (
+            reply({"token_ids": [7], "logprobs": {"content": [{"logprob": -(10**400)}]}}, prompt_token_ids=[1]),
+            SampledTokens([1], [7]),
+        ),
+        (
+            reply({"token_ids": [7], "logprobs": {"content": [{"logprob": float("-inf")}]}}, prompt_token_ids=[1]),
+            SampledTokens([1], [7]),
+        ),
         (
             reply({"token_ids": [7], "logprobs": {"content": [{"logprob": "nan"}]}}, prompt_token_ids=[1]),
             SampledTokens([1], [7]),

@@ -255,6 +255,9 @@ def test_a_trajectory_that_is_not_json_is_replaced_by_the_error() -> None:
     for body in ({("a", "tuple"): 1}, circle):
         assert "unstorable" in unpack_trajectory(pack_trajectory(body))
     assert unpack_trajectory(pack_trajectory({"x": {1, 2}})) == {"x": "{1, 2}"}
+    tokens = [{"token_ids": [1], "mask": [1], "turns": []}]
+    found = unpack_trajectory(pack_trajectory({"messages": [circle], "steps": [], "tokens": tokens}))
+    assert found["tokens"] == tokens, "training needs them, whatever the agent has sent"
 
 
 def test_a_batch_is_durable_when_record_returns(tmp_path: Path) -> None:

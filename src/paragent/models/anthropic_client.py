@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anthropic
 import openai
 
-from paragent.models.http_client import CONNECT_LIMIT, connection_error
+from paragent.models.http_client import CONNECT_LIMIT, connection_error, json_body, limited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -47,6 +47,7 @@ class AnthropicClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
         """Send a request and return the parsed reply and its headers."""
         del path
+        json_body(body)  # a request that cannot be written is not an error of the endpoint
         with self._translated():
             raw = await self._client.messages.with_raw_response.create(
                 model=str(body.get("model")),
@@ -61,9 +62,10 @@ class AnthropicClient:
     ) -> tuple[Any, Mapping[str, str]]:
         """Send a request that asks for a streamed reply; return the whole reply and its headers."""
         kind = anthropic.AsyncStream[object]
+        json_body(body)
         with self._translated():
             stream = await self._client.post(f"/{path}", body=dict(body), cast_to=object, stream=True, stream_cls=kind)
-            return await assemble(stream), stream.response.headers
+            return await assemble(limited(stream)), stream.response.headers
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""

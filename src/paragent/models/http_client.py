@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import openai
 from pydantic import BaseModel
 
-from paragent.models.http_session import HttpSession, is_direct
+from paragent.errors import RequestRejected
+from paragent.models.http_session import MOST_REPLY_BYTES, HttpSession, is_direct
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from paragent.models.base import ModelSettings
 
-__all__ = ["CONNECT_LIMIT", "EndpointClient", "EndpointConnections", "connection_error"]
+__all__ = ["CONNECT_LIMIT", "EndpointClient", "EndpointConnections", "connection_error", "json_body", "limited"]
 
 CONNECT_LIMIT = 10.0
 """Seconds to connect; intercontinental handshakes take less than one."""
@@ -89,7 +90,7 @@ class EndpointClient:
         This uses aiohttp without the layers of the `openai` package, which take more CPU time than everything else in a
         rollout: 1.4 ms per request with the package, 0.9 ms with its HTTP client alone.
         """
-        content, url = _json_body(body), f"{self.url}{path}"
+        content, url = json_body(body), f"{self.url}{path}"
         if self._session is None:
             response = await self._post_with_proxy(url, content)
             status, headers, received = response.status_code, response.headers, response.content
@@ -116,8 +117,9 @@ class EndpointClient:
         self, path: str, body: Mapping[str, Any], assemble: Callable[[AsyncIterator[Any]], Awaitable[Any]]
     ) -> tuple[Any, Mapping[str, str]]:
         kind = openai.AsyncStream[object]
+        json_body(body)  # a request that cannot be written is not an error of the endpoint
         stream = await self._client.post(f"/{path}", body=body, cast_to=object, stream=True, stream_cls=kind)
-        return await assemble(stream), stream.response.headers
+        return await assemble(limited(stream)), stream.response.headers
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -140,6 +142,19 @@ class EndpointClient:
         return {name: value for name, value in merged.items() if isinstance(value, str)}
 
 
+async def limited(stream: Any) -> AsyncIterator[Any]:
+    """Yield the events of a stream of the `openai` or `anthropic` package.
+
+    Raises:
+        openai.APIConnectionError: the endpoint sends more than `MOST_REPLY_BYTES`, possibly without an end.
+    """
+    async for event in stream:
+        if stream.response.num_bytes_downloaded > MOST_REPLY_BYTES:
+            large = f"the streamed reply has more than {MOST_REPLY_BYTES >> 20} MB"
+            raise openai.APIConnectionError(message=large, request=stream.response.request)
+        yield event
+
+
 def connection_error(error: Exception, request: Any) -> openai.APIConnectionError | None:
     """Return the error of the `openai` package for one of its HTTP client; None for any other error."""
     kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, or of its copy in newer versions
@@ -150,9 +165,17 @@ def connection_error(error: Exception, request: Any) -> openai.APIConnectionErro
     return None
 
 
-def _json_body(request: Mapping[str, Any]) -> bytes:
-    """Return a request as JSON. It may contain what the `openai` package accepts: dates and pydantic models, such as messages."""
-    return json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_json_value).encode()
+def json_body(request: Mapping[str, Any]) -> bytes:
+    """Return a request as JSON. It may contain what the `openai` package accepts: dates and pydantic models, such as messages.
+
+    Raises:
+        RequestRejected: JSON cannot represent it: it has an infinite number, or is nested too deeply. Agents can send both.
+    """
+    try:
+        text = json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_json_value)
+    except (ValueError, RecursionError) as error:
+        raise RequestRejected(f"the request to the model cannot be written as JSON: {error}") from None
+    return text.encode()
 
 
 def _json_value(value: Any) -> Any:

@@ -16,8 +16,10 @@ from yarl import URL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HttpSession", "is_direct"]
+__all__ = ["MOST_REPLY_BYTES", "HttpSession", "is_direct"]
 
+MOST_REPLY_BYTES = 256 << 20
+"""The limit of one reply: token ids and log probabilities of a million tokens, with alternatives, take less."""
 _KEEP_ALIVE = 15.0
 """Seconds that an idle connection is kept; servers close theirs after 5 s (uvicorn) to 75 s."""
 
@@ -64,7 +66,7 @@ class HttpSession:
         target = self._urls.get(url) or self._urls.setdefault(url, URL(url, encoded=True))
         try:
             async with session.post(target, data=content) as response:
-                return response.status, response.headers, await response.read()
+                return response.status, response.headers, await _content(response)
         except TimeoutError as error:
             raise openai.APITimeoutError(request=self.request(url)) from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
@@ -90,6 +92,21 @@ class HttpSession:
         connector = aiohttp.TCPConnector(limit=0, ssl=_tls_context(), keepalive_timeout=_KEEP_ALIVE)
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
         return self._session
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a response, after decompression.
+
+    Raises:
+        aiohttp.ClientError: it is larger than `MOST_REPLY_BYTES`.
+    """
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MOST_REPLY_BYTES:
+            raise aiohttp.ClientPayloadError(f"the reply has more than {MOST_REPLY_BYTES >> 20} MB")
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 @functools.cache

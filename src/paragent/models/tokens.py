@@ -10,6 +10,8 @@ __all__ = ["TOKEN_IDS", "SampledTokens", "TokenSequences", "read_tokens", "witho
 
 TOKEN_IDS: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
 """The fields of a request that ask vLLM and SGLang for token ids and their log probabilities."""
+_MOST_IDS = 2**31
+"""Token ids are below this, so that trainers can store them in 32 bits. No log probability is as large either."""
 _REPLY_FIELDS = {"prompt_token_ids", "prompt_logprobs"}
 _CHOICE_FIELDS = {"prompt_token_ids", "token_ids", "response_token_ids", "logprobs"}
 _META_FIELDS = {"output_token_logprobs", "input_token_logprobs"}
@@ -65,11 +67,13 @@ def _object(given: Any) -> dict[str, Any]:
 
 
 def _are_ids(given: Any) -> bool:
-    return isinstance(given, list) and all(type(one) is int and one >= 0 for one in given)
+    return isinstance(given, list) and all(type(one) is int and 0 <= one < _MOST_IDS for one in given)
 
 
 def _numbers(given: list[Any]) -> bool:
-    return all(type(one) in (int, float) and math.isfinite(one) for one in given)
+    return all(
+        (type(one) is float and math.isfinite(one)) or (type(one) is int and abs(one) < _MOST_IDS) for one in given
+    )
 
 
 def without_tokens(reply: Any) -> Any:

@@ -217,7 +217,7 @@ def pack_trajectory(trajectory: Any) -> bytes:
     """Return a trajectory as compressed JSON. Workers call this, so that the driver only stores bytes.
 
     Values that are not JSON are stored as text. If a trajectory cannot be serialised, the replies of endpoints are left out; if
-    that does not help, it is replaced by the error.
+    that does not help, it is replaced by the error, and only its tokens are kept: training needs them.
     """
     try:
         text = _as_json(trajectory)
@@ -225,7 +225,10 @@ def pack_trajectory(trajectory: Any) -> bytes:
         try:
             text = _as_json(_without_responses(trajectory))
         except Exception as error:  # noqa: BLE001 - agents may add cycles, keys of any type or a broken __str__
-            text = json.dumps({"messages": [], "steps": [], "unstorable": type_name(error) + ": " + message_of(error)})
+            why = type_name(error) + ": " + message_of(error)
+            tokens = trajectory.get("tokens") if isinstance(trajectory, dict) else None
+            kept = {"tokens": tokens} if tokens else {}
+            text = json.dumps({"messages": [], "steps": [], "unstorable": why, **kept})
     return zlib.compress(well_formed(text).encode(), 1)
 
 
