@@ -261,6 +261,16 @@ def test_the_command_serves_standard_streams(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
+def test_the_command_ends_with_its_input_and_after_a_message_that_is_too_long(tmp_path: Path) -> None:
+    nothing = subprocess.run(command(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, b"", b"")
+    long = b'"' + b"x" * (17 * 2**20) + b'"\n'
+    refused = subprocess.run(command(), input=long, capture_output=True, check=False, timeout=60)
+    assert refused.returncode == 1
+    assert refused.stderr == b"paragent: the client sent a message with more than 16,777,216 bytes\n"
+
+
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:

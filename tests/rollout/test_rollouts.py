@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import importlib.util
 import json
 import os
 import shlex
@@ -32,6 +33,7 @@ from paragent._internal.clock import Heartbeat, ManualClock
 from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
+from paragent.errors import MissingExtra
 from paragent.models import Completion, Model, ModelSettings
 from paragent.rollout import failure_policy, scoring
 from paragent.rollout import resources as station
@@ -610,6 +612,17 @@ def test_wrong_settings_are_rejected_before_the_run(
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
     with pytest.raises((ConfigError, UsageError), match=message):
         run_parallel_rollout(RolloutConfig(data=data, output_dir=tmp_path / "results", **settings))
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_missing_client_is_named_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "openai" else find(name, *rest))
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
+    with pytest.raises(MissingExtra, match=r"pip install 'paragent\[rollout\]'"):
+        run_parallel_rollout(RolloutConfig(mode="math", data=data, model="m", output_dir=tmp_path / "results"))
     assert not (tmp_path / "results").exists()
 
 

@@ -126,8 +126,12 @@ async def _serve_stdio(sessions: EnvironmentSessions) -> AsyncIterator[asyncio.E
         server = ToolServer(f"paragent {sessions.environment.name}", served, served.instructions)
         answering = asyncio.create_task(serve_streams(server))
         answering.add_done_callback(lambda _: ended.set())
+        if sys.stdin.isatty():
+            print("MCP clients start this command; for clients that connect, use --transport http", file=sys.stderr)
         try:
             yield ended
+            if answering.done():
+                answering.result()
         finally:
             answering.cancel()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import ProtocolError
 from paragent.mcp.protocol import PARSE_ERROR, rpc_error
 
 if TYPE_CHECKING:
@@ -23,10 +25,11 @@ async def serve_streams(server: ToolServer) -> None:
     """Answer the messages on standard input until it ends; calls that are not finished then are cancelled.
 
     Output of tools and of programs that they start does not get between the messages: descriptor 1 becomes standard error.
+
+    Raises:
+        ProtocolError: a message is too long.
     """
-    reader = asyncio.StreamReader(limit=_LONGEST)
-    source = os.fdopen(os.dup(0), "rb")
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    reader = await _standard_input()
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -35,8 +38,23 @@ async def serve_streams(server: ToolServer) -> None:
         try:
             while line := await reader.readline():
                 calls.receive(line)
+        except ValueError as error:
+            raise ProtocolError(f"the client sent a message with more than {_LONGEST:,} bytes") from error
         finally:
             await calls.cancel()
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=_LONGEST)
+    source = os.fdopen(os.dup(0), "rb")
+    mode = os.fstat(0).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or source.isatty():
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    else:  # a file or /dev/null, which event loops cannot wait for
+        with source:
+            reader.feed_data(await asyncio.to_thread(source.read))
+        reader.feed_eof()
+    return reader
 
 
 class _Calls:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
-from paragent._internal.registry import import_object
+from paragent._internal.registry import import_object, require_extra
 from paragent._internal.threads import run_to_the_end
 from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
@@ -434,7 +434,9 @@ def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] 
         url = key = None
     if not built_in and not key:
         raise ConfigError(no_key(config.model.api))
-    if not built_in and config.model.api != "chat":
+    if not built_in and config.model.api == "chat":
+        require_extra("the API 'chat'", extra="rollout", package="openai")  # not imported: it takes a second
+    elif not built_in:
         APIS.load(config.model.api)  # its optional packages may be missing
     model = config.model
     return ModelSettings(
