@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from paragent.store import PendingRollout, RolloutStatus
 from paragent.subprocesses.installations import installation_folders
 from paragent.testing import OpenAIServer, Script
 from tests.rollout.program_runs import TASK, USER_KEY, Project
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow
 
@@ -48,12 +51,12 @@ def test_secrets_of_the_user_are_not_there(project: Project, tmp_path: Path, mon
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh/id_ed25519").write_text(secret)
-    for name in (".env", ".git/config", "results/run/journal.db", "tasks.jsonl"):
+    for name in (".env", ".git/config", "results/run/journal.db", "tasks.jsonl", "cache/notes"):
         project.write(name, secret)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("MY_PASSWORD", secret)
     paths = [str(home / ".ssh/id_ed25519"), *(str(project.folder / one) for one in (".env", ".git/config"))]
-    paths += [str(project.folder / "results/run/journal.db"), str(project.folder / "tasks.jsonl")]
+    paths += [str(project.folder / one) for one in ("results/run/journal.db", "tasks.jsonl", "cache/notes")]
     paths += ["/proc/1/environ", f"/proc/{os.getpid()}/environ", "/etc/shadow", "/var/run/docker.sock", "/root"]
     code = f"""
 paths = {paths!r}
@@ -64,7 +67,7 @@ for process in [one for one in os.listdir("/proc") if one.isdecimal()]:
 """
     agent = project.python(f"{TRY}\n{code}\nopen(os.environ['PARAGENT_ANSWER_FILE'], 'w').write(json.dumps(found))")
     with OpenAIServer(Script()) as server:
-        worker = project.worker(agent, server, data="tasks.jsonl")
+        worker = project.worker(agent, server, data="tasks.jsonl", cache=True, cache_dir="cache")
         result = worker.run(TASK)
     assert result.status is RolloutStatus.COMPLETED, result.error
     report = result.answer or ""
@@ -260,6 +263,40 @@ def test_a_program_that_kills_its_supervisor_fails(project: Project) -> None:
     assert result.kind in {"exit code", ""}
     if os.geteuid() == 0:
         assert result.answer == "survived", "the supervisor has another user"
+
+
+def test_a_sandbox_that_is_killed_from_outside_is_not_the_fault_of_the_agent(project: Project) -> None:
+    """As by the kernel, when the host has no memory left."""
+    agent = project.python("""print(ask([{"role": "user", "content": "?"}])["content"])""")
+
+    async def kill(server: OpenAIServer) -> Any:
+        running = asyncio.create_task(project.worker(agent, server)(PendingRollout(TASK, 1)))
+        await wait_until_async(lambda: server.seen.requests == 1, what="a call of the program")
+        listed = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+        [sandbox] = [pid for pid in " ".join(listed).split() if Path(f"/proc/{pid}/comm").read_text() == "bwrap\n"]
+        os.kill(int(sandbox), signal.SIGKILL)
+        return await running
+
+    with OpenAIServer(Script(default="42", latency=30)) as server:
+        result = asyncio.run(kill(server))
+    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
+    assert "was killed from outside" in result.error
+
+
+def test_a_program_that_cannot_be_started_is_not_the_fault_of_the_agent(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = project.python("print(42)")
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with OpenAIServer(Script()) as server:
+        worker = project.worker(agent, server)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+        result = worker.run(TASK)
+    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
+    assert "cannot start the program" in result.error
 
 
 # --- what is shown ------------------------------------------------------------------------------------------------------

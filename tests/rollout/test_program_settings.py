@@ -12,6 +12,7 @@ import pytest
 
 from paragent import ConfigError, MissingProgram, RolloutConfig
 from paragent.rollout.prepare import prepare
+from paragent.rollout.program_settings import program_settings
 from paragent.store import RolloutStatus
 from tests.rollout.program_runs import FUNCTIONS, Project
 
@@ -94,3 +95,12 @@ def test_the_program_is_part_of_the_identity(project: Project) -> None:
     assert len({identity(**way) for way in ways}) == len(ways)
     secret = {identity(agent="cmd: true", agent_env={"MY_API_KEY": key}) for key in ("one", "two")}
     assert len(secret) == 1, "another key is not another run"
+
+
+def test_the_file_of_mcp_servers_is_hidden_from_the_agent(project: Project) -> None:
+    servers = project.write("servers.json", json.dumps({"mcpServers": {"a": {"url": "http://127.0.0.1:9/"}}}))
+    agent = project.python("print(42)")
+    config = RolloutConfig(mode="math", model="demo", agent=agent, mcp_config=servers)
+    settings = program_settings(config)
+    assert settings is not None
+    assert str(servers.resolve()) in settings.hidden

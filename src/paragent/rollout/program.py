@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from paragent._internal.processes import describe_exit, plain_environment
 from paragent.agents.chat import AgentResult
-from paragent.errors import MissingProgram, ProgramFailed
+from paragent.errors import EnvironmentFailed, MissingProgram, ProgramFailed
 from paragent.rollout.gateway_access import gateway_variables
 from paragent.rollout.program_settings import SANDBOX_ADVICE, SANDBOX_USER
 from paragent.subprocesses.bubblewrap import TMP, SandboxFiles, reported_problem
@@ -77,10 +77,13 @@ class ProgramAgent:
         Raises:
             ProgramFailed: it ended with an exit code other than 0, or was stopped by a limit.
             MissingProgram: the sandbox does not work here.
-            InfrastructureError: the machine was lost.
+            InfrastructureError: the machine was lost, the program could not be started, or the sandbox was killed.
         """
         began = time.monotonic()
-        running = await self._start(episode)
+        try:
+            running = await self._start(episode)
+        except OSError as error:  # no memory, processes, file descriptors or disk space for it
+            raise EnvironmentFailed(f"this host cannot start the program: {error}") from error
         try:
             try:
                 report = await running.wait()
@@ -90,6 +93,8 @@ class ProgramAgent:
             self._record(episode, began, report)
         finally:
             await asyncio.shield(running.close())
+        if self._settings.place == "sandbox" and report.killed and reported_problem(report.problem) is None:
+            raise EnvironmentFailed(f"the program {report.problem}")  # a program cannot kill its own sandbox
         answer = _answer_in(report)
         if not episode.messages:  # it did not call the model
             episode.messages.append({"role": "user", "content": episode.question})

@@ -57,7 +57,8 @@ class ProgramSettings:
     files: tuple[str, ...] = ()
     """Words of the command that are files of this host, which are copied to the machine."""
     hidden: tuple[str, ...] = ()
-    """Files and folders that the sandbox hides: the benchmark, which has the expected answers, and the results."""
+    """Files and folders that the sandbox hides: the benchmark, which has the expected answers, the results and the cache, which
+    have other rollouts, and the file of MCP servers, which may have keys."""
 
 
 def is_command(location: str | None) -> bool:
@@ -106,6 +107,7 @@ def program_settings(config: RolloutConfig) -> ProgramSettings | None:
     if place == "sandbox":
         _check_sandbox(folder, command)
     hidden = [config.run.output_dir, *(stored_at(config.data.path) if config.data.path else [])]
+    hidden += [path for path in (agent.mcp_config, config.model.cache_dir) if path is not None]
     files = [word for word in command[1:] if Path(word).is_relative_to(folder)] if place == "machine" else []
     return ProgramSettings(
         command=command,

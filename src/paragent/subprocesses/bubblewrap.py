@@ -98,7 +98,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 @contextlib.contextmanager
 def bubblewrap_command(
-    files: SandboxFiles, command: Sequence[str], *, user: str, advice: str, network: bool = False
+    files: SandboxFiles,
+    command: Sequence[str],
+    *,
+    user: str,
+    advice: str,
+    network: bool = False,
+    first: bool = False,
 ) -> Iterator[tuple[list[str], list[int]]]:
     """Yield the command line that runs `command` in a sandbox, and the file descriptors that it must inherit.
 
@@ -111,6 +117,7 @@ def bubblewrap_command(
         user: what needs the sandbox, for messages.
         advice: what to do if it cannot be started.
         network: whether it has the network of this host; otherwise it has a loopback interface of its own only.
+        first: whether the command is process 1 of the sandbox, which other processes in it cannot kill. It must reap orphans.
 
     Raises:
         MissingProgram: bubblewrap is not installed, or there is no seccomp filter for this CPU.
@@ -127,7 +134,7 @@ def bubblewrap_command(
         contents = {path: _memory_file(text) for path, text in files.contents.items()}
         for descriptor in contents.values():
             opened.callback(os.close, descriptor)
-        options = [*_namespaces(network=network), *files.options(contents)]
+        options = [*_namespaces(network=network), *(["--as-pid-1"] if first else []), *files.options(contents)]
         yield [program, "--seccomp", str(blocked), *options, "--", *command], [blocked, *contents.values()]
 
 

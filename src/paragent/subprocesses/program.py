@@ -87,6 +87,8 @@ class ProgramReport:
     """Whether the answer is incomplete: the file, or stdout without a file, was too long."""
     problem: str = ""
     """Why it was stopped by a limit, or could not be started; else empty."""
+    killed: bool = False
+    """Whether `program_main` ended without a report, and not because of a limit."""
 
 
 class Channel(Protocol):
@@ -159,7 +161,7 @@ class RunningProgram:
             return self._parsed(json.loads(received))
         except (ValueError, KeyError, TypeError, RecursionError):
             problem = self._limit or await self._channel.problem()
-            return ProgramReport(exit_code=None, problem=problem)
+            return ProgramReport(exit_code=None, problem=problem, killed=not self._limit)
 
     def _parsed(self, report: dict[str, Any]) -> ProgramReport:
         if "error" in report:
@@ -283,7 +285,8 @@ async def start_in_sandbox(
     ]  # runtimes such as Node reserve much more than they use; the parent watches memory
     prefix = [sys.executable, "-I", child, json.dumps(settings)]
     spec = replace(spec, prefix=prefix, forward=forward)
-    wrapped = bubblewrap_command(files, [sys.executable, "-I", main], user=user, advice=advice, network=network)
+    own = [sys.executable, "-I", main]
+    wrapped = bubblewrap_command(files, own, user=user, advice=advice, network=network, first=True)
     with wrapped as (command, descriptors):
         channel = await _ProcessChannel.start(command, limits, descriptors)
     return await _started(channel, spec)
