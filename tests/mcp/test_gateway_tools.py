@@ -88,6 +88,19 @@ async def loses(question: str, mcp_url: str, api_key: str) -> str:
     return "42, whatever happened"
 
 
+async def floods(question: str, mcp_url: str, api_key: str) -> str:
+    """Sends long arguments until a call is refused, then a message of many small values and one that is too large."""
+    calls = 0
+    async with client_of(mcp_url, api_key) as client:
+        while not (last := await client.call_tool("look", {"place": "x" * 10_000})).is_error:
+            calls += 1
+    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+    async with httpx2.AsyncClient(headers=headers) as http:
+        large = b'{"a": "' + b"x" * (17 << 20) + b'"}'
+        statuses = [(await http.post(mcp_url, content=body)).status_code for body in (b"[" + b"{}," * 300_000, large)]
+    return json.dumps([calls, text_of(last), statuses])
+
+
 async def knocks(question: str, mcp_url: str, api_key: str) -> str:
     """Tries to use the server with a wrong key, a wrong path and malformed messages."""
     async with httpx2.AsyncClient() as http:
@@ -143,6 +156,16 @@ def test_a_failed_environment_fails_the_rollout_even_if_the_agent_answers() -> N
     assert done.trajectory is not None
     [step] = unpack_trajectory(done.trajectory)["steps"]
     assert (step["kind"], step["error"]) == ("tool", True)
+
+
+def test_the_memory_of_tool_calls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.rollout.gateway_tools.MOST_RECORDED", 200_000)
+    result = execute("floods")
+    calls, refusal, statuses = json.loads(result.answer or "")
+    assert 5 <= calls <= 10
+    assert "tool calls of this rollout have more than" in refusal
+    assert statuses == [413, 413]
+    assert result.tool_calls == calls
 
 
 def test_strangers_and_late_calls_are_refused() -> None:

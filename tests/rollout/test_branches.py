@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from paragent.errors import RequestRejected
 from paragent.rollout.branches import Branches
 
 Message = dict[str, Any]
@@ -156,3 +157,14 @@ def test_images_are_compared_by_content() -> None:
     assert branches.add([shown("aaaa"), said("what is it?")]) == 0
     assert branches.add([shown("bbbb")]) == 1
     assert len(messages) == 2
+
+
+def test_new_messages_are_limited_and_repeated_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.rollout.branches.MOST_CHARACTERS", 50_000)
+    branches = Branches([])
+    history = [said("x" * 40_000)]
+    for number in range(20):
+        branches.add([*history, said(str(number))])
+    branches.add([said("y" * 40_000)])
+    with pytest.raises(RequestRejected, match="the messages of this rollout"):
+        branches.add([said("z")])

@@ -10,10 +10,16 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import RequestRejected
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Branches"]
+__all__ = ["MOST_CHARACTERS", "Branches", "size_of"]
+
+MOST_CHARACTERS = 512 << 20
+"""The limit of all messages that the requests of one rollout have added. A hundred screenshots of 1 MB each have 130 MB."""
+_VALUE_BYTES = 50
 
 
 @dataclass(slots=True)
@@ -41,9 +47,17 @@ class Branches:
     ) -> None:
         self._stored = stored
         self._branches = [_Branch(0, 0, messages)]
+        self._size = 0
+        """About how many characters the messages of requests have."""
 
     def add(self, history: Sequence[dict[str, Any]]) -> int:
-        """Add the history of a request and return the number of its branch."""
+        """Add the history of a request and return the number of its branch.
+
+        Raises:
+            RequestRejected: the histories of the rollout are too large.
+        """
+        if self._size > MOST_CHARACTERS:
+            raise RequestRejected(f"the messages of this rollout have more than {MOST_CHARACTERS >> 20} MB")
         self._include_others()
         found, equal = self._nearest(history)
         if equal < len(self._branches[found].sent):
@@ -97,6 +111,7 @@ class Branches:
 
     def _extend(self, branch: _Branch, messages: Sequence[dict[str, Any]]) -> None:
         for message in messages:
+            self._size += size_of(message)
             branch.messages.append(self._stored(message))
             branch.sent.append(_remembered(message))
 
@@ -105,6 +120,15 @@ class Branches:
         first = self._branches[0]
         del first.sent[len(first.messages) :]
         first.sent += map(_remembered, first.messages[len(first.sent) :])
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a JSON value takes."""
+    if isinstance(value, str):
+        return _VALUE_BYTES + len(value)
+    if isinstance(value, dict):
+        return sum((_VALUE_BYTES + len(name) + size_of(one) for name, one in value.items()), _VALUE_BYTES)
+    return sum(map(size_of, value), _VALUE_BYTES) if isinstance(value, list) else _VALUE_BYTES
 
 
 def _remembered(message: dict[str, Any]) -> Any:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
 from paragent.envs import ToolResult
-from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, TurnsUsedUp
+from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, RequestRejected, TurnsUsedUp
 from paragent.execution import doing, record_usage
 from paragent.models.cache import RequestScope, request_scope
 from paragent.models.tokens import TokenSequences, without_tokens
 from paragent.rollout.branches import Branches
+from paragent.rollout.gateway_tools import GatewayTools
 from paragent.rollout.images import ImageStore, timestamp
 
 if TYPE_CHECKING:
@@ -29,36 +30,8 @@ __all__ = ["CLOSE_TIMEOUT", "RolloutEpisode", "current_episode"]
 
 CLOSE_TIMEOUT = 30.0
 """Seconds for an environment to close; a browser context or a sandbox takes one."""
-
-
 _RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason")
 """The fields of a `Completion` that are recorded with the step of a model call; its message is a message of the trajectory."""
-
-
-class _GatewayTools:
-    """The tools and tool calls of an agent that has its own loop."""
-
-    def __init__(self) -> None:
-        self.sent: dict[str, dict[str, Any]] | None = None
-        """The tools in its requests to the model, by their JSON; None if it has made no request."""
-        self.served = 0
-        """Its tool calls through the gateway. Agents that call a model send most of their results there, too."""
-        self._last: Sequence[dict[str, Any]] = ()
-        self._results: set[str] = set()
-        """The ids of the tool calls whose results it has sent to the model."""
-
-    @property
-    def calls(self) -> int:
-        """The number of its tool calls, as far as it is known."""
-        return max(len(self._results), self.served)
-
-    def add_request(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
-        """Add the tools and the tool results of a request to the model."""
-        self.sent = self.sent or {}
-        if tools and tools != self._last:
-            self._last = tools
-            self.sent |= {json.dumps(tool, sort_keys=True): tool for tool in tools}
-        self._results |= {str(one.get("tool_call_id")) for one in messages if one.get("role") == "tool"}
 
 
 class RolloutEpisode:
@@ -117,7 +90,7 @@ class RolloutEpisode:
         """The last reply with a text that an agent got through the gateway."""
         self._tokens = TokenSequences()
         self._scope = RequestScope(attempt)
-        self._gateway_tools = _GatewayTools()
+        self._gateway_tools = GatewayTools()
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
@@ -257,9 +230,12 @@ class RolloutEpisode:
         """
         if self.ended:
             return ToolResult(f"the rollout has ended ({self.ended}); no more tools can be called", error=True)
+        try:
+            self._gateway_tools.add_call(arguments)
+        except RequestRejected as error:
+            return ToolResult(str(error), error=True)
         began = time.monotonic()
         self._calls += 1
-        self._gateway_tools.served += 1
         self.tool_calls = self._gateway_tools.calls
         facts = {"name": name, "call": f"mcp_{self._calls}", "arguments": arguments}
         doing("acting", name)
@@ -272,6 +248,7 @@ class RolloutEpisode:
         finally:
             doing("working")
         self.ended = self.ended or result.ends
+        self._gateway_tools.add_result(result)
         images = self._images.add((*result.images, *result.kept), self._calls)
         shown = {"error": result.error, "extras": result.extras, "result": well_formed(result.text), "images": images}
         self._add_step("tool", began, **facts, **shown)
