@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from paragent.cli import main
 from paragent.store import PendingRollout, RolloutStatus
 from paragent.testing import Fault, OpenAIServer, Script
 from tests.rollout.program_runs import FUNCTIONS, TASK, USER_KEY, Project, program_step, trajectory_of
@@ -68,6 +69,16 @@ def test_files_and_variables(project: Project, place: str) -> None:
     assert task == {"id": "1", "question": TASK.question, "metadata": {"level": "easy"}}, "nothing of the solution"
     assert report["files"] == ["note"]
     assert program_step(result)["stdout"] == "not the answer\n"
+
+
+def test_a_run_whose_programs_never_call_the_model_says_so(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    (project.folder / "tasks.jsonl").write_text(json.dumps({"id": "a", "question": "?", "answer": "42"}))
+    command = ["rollout", "--mode", "math", "--data", "tasks.jsonl", "--model", "m", "--engine", "inline"]
+    assert main([*command, "--agent", project.python("print(42)"), "--agent-in", "host"]) == 0
+    assert "no rollout called the model: the program must use the address in OPENAI_BASE_URL" in capsys.readouterr().err
 
 
 def test_the_working_folder_is_deleted(project: Project) -> None:

@@ -615,6 +615,17 @@ def test_wrong_settings_are_rejected_before_the_run(
     assert not (tmp_path / "results").exists()
 
 
+def test_an_address_that_is_not_of_http_is_rejected_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000/v1")
+    data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL: the address of an endpoint begins with http://"):
+        run_parallel_rollout(RolloutConfig(mode="math", data=data, model="m", output_dir=tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_missing_client_is_named_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")

@@ -137,6 +137,7 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
     from paragent.cli.detach import DetachedStart
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
+    from paragent.rollout.program_settings import is_command
     from paragent.rollout.session import RolloutSession
 
     out = console(stderr=True)
@@ -167,6 +168,12 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
         print(f"{plan.path}: results.jsonl, summary.json, trajectories")
         print(f"Show them: paragent show {plan.path}, or in a browser: paragent view {plan.path}")
     _print_unsent(session)
+    if is_command(plan.config.agent.location) and summary.done and not summary.requests + summary.cached_replies:
+        print(
+            "paragent: no rollout called the model: the program must use the address in OPENAI_BASE_URL or ANTHROPIC_BASE_URL, "
+            "which each rollout sets",
+            file=sys.stderr,
+        )
     return _exit_status(summary, session.stopped, command, session.used_up)
 
 

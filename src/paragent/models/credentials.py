@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANTHROPIC_URL",
     "DEFAULT_URL",
+    "check_address",
     "default_url",
     "endpoint_from_environment",
     "no_key",
@@ -36,6 +37,16 @@ def variables(api: str) -> tuple[str, str]:
 def default_url(api: str) -> str:
     """Return the address for a key that comes without one."""
     return ANTHROPIC_URL if api == "anthropic" else DEFAULT_URL
+
+
+def check_address(url: str, source: str) -> None:
+    """Check the form of the address of an endpoint, before requests to it are repeated in vain.
+
+    Raises:
+        ConfigError: it is not an HTTP address; the message names `source`.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{source}: the address of an endpoint begins with http:// or https://, not {url!r}")
 
 
 def no_key(api: str) -> str:

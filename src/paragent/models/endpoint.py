@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import openai
 
-from paragent._internal.text import well_formed_data
+from paragent._internal.text import counted, well_formed_data
 from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
 from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
@@ -234,7 +234,7 @@ class EndpointModel(Model):
             pause = None if pause is None else max(pause, asked or 0.0)
         if pause is None:
             raise EndpointDown(
-                f"the endpoint {self._client.url} failed {backoff.errors + 1} times for one turn, last with "
+                f"the endpoint {self._client.url} failed {counted(backoff.errors + 1, 'time')} for one turn, last with "
                 f"{cause_of(error, self.settings.request_timeout)}"
             ) from error
         return pause

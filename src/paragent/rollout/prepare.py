@@ -24,7 +24,7 @@ from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.models import ModelSettings, Sampling
 from paragent.models.base import APIS, MODELS
 from paragent.models.cache import ReplyCache
-from paragent.models.credentials import endpoint_from_environment, no_key
+from paragent.models.credentials import check_address, endpoint_from_environment, no_key, variables
 from paragent.models.tokens import TOKEN_IDS
 from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
@@ -434,6 +434,8 @@ def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] 
         url = key = None
     if not built_in and not key:
         raise ConfigError(no_key(config.model.api))
+    if not built_in and url:
+        check_address(url, "endpoint" if endpoint else variables(config.model.api)[0])
     if not built_in and config.model.api == "chat":
         require_extra("the API 'chat'", extra="rollout", package="openai")  # not imported: it takes a second
     elif not built_in:

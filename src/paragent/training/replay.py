@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paragent._internal.text import counted
 from paragent.errors import (
     EndpointRefused,
     ParagentError,
@@ -85,7 +86,7 @@ class ReplayPolicy:
             return None
         failures = self._groups.max_failures
         return ReplaysUsedUp(
-            f"the rollout {result.label} failed {failures} times in a row because of infrastructure; the last time: "
+            f"the rollout {result.label} failed {counted(failures, 'time')} in a row because of infrastructure; the last time: "
             f"{error_summary(result.error)}. The group stays owed: when the cause is removed, a service with the same run "
             "directory continues. Groups(infrastructure=partial(min=k)) delivers such a group without the rollout",
             *key,
