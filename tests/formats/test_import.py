@@ -293,12 +293,15 @@ def test_values_of_any_type_are_imported_or_named(odd: Any, tmp_path: Path) -> N
     sample = dict.fromkeys(SAMPLE, odd) | {"id": "a"}
     nested = {**SAMPLE, "id": "b", "messages": [odd, {"role": odd, "content": odd, "tool_calls": [odd, {"id": odd}]}]}
     nested["events"] = [odd, {"event": "model", "input": [odd], "input_refs": [odd, [0, odd]], "output": odd}]
+    nested["limit"] = {"type": odd}
+    plain = {**nested, "id": "c", "error": {"message": odd}, "scores": {"s": {"value": odd}}}
     nested["metadata"] = {"paragent": dict.fromkeys([*RESULT_FIELDS, "tokens", "tools"], odd)}
-    document = log_of_inspect(SAMPLE) | {"samples": [sample, nested, SAMPLE]}
+    document = log_of_inspect(SAMPLE) | {"samples": [sample, nested, plain, SAMPLE]}
     (tmp_path / "log.json").write_text(json.dumps(document))
     step = dict.fromkeys(["source", "message", "tool_calls", "observation", "metrics", "extra", "timestamp"], odd)
     agent_step = step | {
         "source": "agent",
+        "message": [odd, {"type": odd, "source": odd}, {"type": "image", "source": {"path": odd}}],
         "tool_calls": [odd, {"arguments": odd}],
         "observation": {"results": [odd, {}]},
     }
@@ -310,7 +313,7 @@ def test_values_of_any_type_are_imported_or_named(odd: Any, tmp_path: Path) -> N
     )
     report, journal = imported(tmp_path / "log.json", tmp_path / "job", to=tmp_path / "run")
     with journal:
-        assert report.written + report.failed == 4
+        assert report.written + report.failed == 5
         assert {"7"} <= {one.task for one in journal.results()}
         for one in journal.results():
             assert isinstance(journal.trajectory(one.number)["messages"], list)

@@ -188,11 +188,11 @@ class _Reader:
         message: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
         images = []
         for part in parts:
-            source = structure(part.get("source"))
-            if part.get("type") in {"image", "audio"} and (name := self._file(string(source.get("path")))):
+            kind, path = string(part.get("type")), string(structure(part.get("source")).get("path"))
+            if kind in {"image", "audio"} and (name := self._file(path)):
                 images.append(name)
-            elif part.get("type") in {"image", "audio"}:
-                message["content"] += f"\n[{part['type']} that was not imported: {string(source.get('path'))[:200]}]"
+            elif kind in {"image", "audio"}:
+                message["content"] += f"\n[{kind} that was not imported: {path[:200]}]"
         return message | ({"images": images} if images else {})
 
     def _file(self, path: str) -> str:

@@ -147,7 +147,7 @@ class _Reader:
         known = [score for score in scores.values() if score is not None]
         usage = [structure(one) for one in structure(sample.get("model_usage")).values()]
         replies = [message for message in trajectory["messages"] if message["role"] == "assistant"]
-        timed_out = limit.get("type") in {"time", "working"}
+        timed_out = string(limit.get("type")) in {"time", "working"}
         status = RolloutStatus.FAILED if error else RolloutStatus.TIMED_OUT if timed_out else RolloutStatus.COMPLETED
         started, ended = self._started or 0.0, timestamp(sample.get("completed_at"))
         total, working = real(sample.get("total_time")) or 0.0, real(sample.get("working_time"))
