@@ -18,7 +18,8 @@ NO_TOKENS = {"return_token_ids": False, "logprobs": False}
 
 
 class Room(Environment):
-    """Its tasks say in their metadata: `fails`, how often infrastructure fails; `waits`, a file that a rollout waits for."""
+    """Its tasks say in their metadata: `fails`, how often infrastructure fails; `breaks`, how many executions have failed when
+    unexpected errors end; `unscored`, a file without which scoring fails; `waits`, a file that a rollout waits for."""
 
     name = "room"
     metric = "exact_match"
@@ -32,7 +33,16 @@ class Room(Environment):
             (folder / f"{task.id}-{executions}").touch()
             if executions < task.metadata["fails"]:
                 raise EnvironmentFailed("as the task says")
+            if executions < task.metadata.get("breaks", 0):
+                raise ConnectionResetError("as the task says")
         return await super().open(task, machine)
+
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> Any:
+        """Fail if the file of the task does not exist, and create it."""
+        if (unscored := task.metadata.get("unscored")) and not Path(unscored).exists():
+            Path(unscored).touch()
+            raise KeyError("as the task says")
+        return await super().score(task, answer, transcript)
 
     @tool
     async def look(self) -> str:

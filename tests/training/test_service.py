@@ -153,6 +153,22 @@ def test_infrastructure_failures_are_replayed(tmp_path: Path, server: OpenAIServ
     assert group.failures == []
 
 
+def test_unexpected_errors_of_the_environment_are_replayed(tmp_path: Path, server: OpenAIServer) -> None:
+    with open_service(tmp_path, server) as service:
+        service.add([task("a", fails=0, breaks=3, folder=str(tmp_path))])
+        [group] = service.groups(timeout=60)
+        assert service.status().replays == 3
+    assert group.rewards == [1.0, 1.0]
+
+
+def test_unexpected_errors_of_the_scorer_are_replayed(tmp_path: Path, server: OpenAIServer) -> None:
+    with open_service(tmp_path, server, n=1) as service:
+        service.add([task("a", unscored=str(tmp_path / "unscored"))])
+        [group] = service.groups(timeout=60)
+        assert service.status().replays == 1
+    assert group.rewards == [1.0]
+
+
 @pytest.mark.parametrize("question", ["absorb", "absorb and wait"])
 def test_a_failure_of_the_endpoint_is_replayed_although_the_agent_hides_it(tmp_path: Path, question: str) -> None:
     """The agent answers without the model, or sleeps until its time limit; neither earns a reward."""

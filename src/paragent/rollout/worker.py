@@ -21,10 +21,12 @@ from paragent.errors import (
     ConfigError,
     EndpointDown,
     EndpointRefused,
+    EnvironmentFailed,
     InfrastructureError,
     LeaseLost,
     LeaseTimeout,
     MachineFailed,
+    ParagentError,
     PoolFailed,
     PoolStopped,
     ProgramFailed,
@@ -48,6 +50,8 @@ from paragent.store.records import pack_trajectory
 from paragent.tasks import TURNS_USED_UP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from paragent.envs import Environment
     from paragent.gateway import GatewayAddress
     from paragent.rollout.machines import LeasedMachine
@@ -168,7 +172,8 @@ class _Execution:
         async with asyncio.timeout(None) as timeout:
             self._clock.enforce(timeout)
             self._clock.enter(RolloutActivity.OPENING)
-            episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
+            with self._not_the_agents():
+                episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
             episode.instructions = environment.instructions
             episode.add_tools(environment)
             if self._settings.mcp is not None:
@@ -179,7 +184,23 @@ class _Execution:
         self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
         self._result.ending = answer.ending
         self._clock.enter(RolloutActivity.SCORING)
-        await self._score(environment, episode)
+        with self._not_the_agents():
+            await self._score(environment, episode)
+
+    @contextlib.contextmanager
+    def _not_the_agents(self) -> Iterator[None]:
+        """In training, raise unexpected errors of the environment and the scorer as `EnvironmentFailed`.
+
+        The agent did not cause them, so the rollout is executed again. In other runs they are reported as they are.
+        """
+        try:
+            yield
+        except ParagentError:
+            raise
+        except Exception as error:
+            if not self._settings.requires_tokens:
+                raise
+            raise EnvironmentFailed(f"the environment or the scorer failed: {described(error)}") from error
 
     async def _run_agent(self, environment: Environment, episode: RolloutEpisode) -> AgentResult:
         """Run the agent and return its result.
