@@ -66,6 +66,8 @@ describe("turns", () => {
     expect(turnOf(turns, 99)).toBeUndefined();
     expect(turnSeconds(turns[1] as never)).toBe(3.5);
     expect(turnSeconds(turns[0] as never)).toBeNull();
+    const [turn] = groupTurns([step(0, "model", 1, { seconds: 1 }), step(1, "program", 1, { seconds: 9 })]);
+    expect(turnSeconds(turn as never)).toBe(1);
   });
 
   it("filters items; several filters show what any of them selects", () => {

@@ -100,9 +100,9 @@ export function filterTurns(turns: Turn[], filters: Filter[]): Turn[] {
     .filter((turn) => turn.items.length > 0 || turn.branch !== "");
 }
 
-/** Seconds that the steps of a turn took; null if that is unknown. */
+/** Seconds that the steps of a turn took; null if that is unknown. A program runs during all turns, so it does not count. */
 export function turnSeconds(turn: Turn): number | null {
-  const known = turn.steps.filter((step) => step.seconds !== null);
+  const known = turn.steps.filter((step) => step.seconds !== null && step.kind !== "program");
   return known.length === 0 ? null : known.reduce((sum, step) => sum + (step.seconds ?? 0), 0);
 }
 
