@@ -223,3 +223,17 @@ def test_nobody_is_in_flight_when_a_pause_is_complete(events: list[str]) -> None
         if control.state.paused and control.busy() == 0:
             assert in_flight == 0
             assert obeyed is None or obeyed.paused
+
+
+def test_requests_after_publish_has_returned_have_the_new_version() -> None:
+    with (
+        OpenAIServer(Script(default="42")) as server,
+        RateLimitServer(10, "127.0.0.1", controlled=True) as rate_limit,
+        workers(server, rate_limit, 2) as both,
+    ):
+        rate_limit.publish(0)
+        for worker in both:
+            assert worker.ask().result(20).version == 0  # it is connected now
+        for version in range(1, 6):
+            rate_limit.publish(version)
+            assert [one.result(20).version for one in [worker.ask() for worker in both]] == [version, version]

@@ -86,6 +86,10 @@ class PolicyControl:
         if client in self._clients:
             self._clients[client] = _Client(obeyed, in_flight)
 
+    def behind(self) -> bool:
+        """Return whether a client does not obey the current state yet: its requests have the version before."""
+        return any(one.obeyed < self.state.number for one in self._clients.values())
+
     def busy(self) -> int:
         """Return how many clients do not obey the pause yet, or have requests in flight."""
         now = self._clock()

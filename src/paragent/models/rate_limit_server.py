@@ -36,6 +36,9 @@ _ROTATION_SECONDS = 1.0
 """Seconds without a change after which shares are divided and sent again. If there are fewer slots than workers, the
 slots rotate; a worker that lowered its own share after a burst of refusals gets it back."""
 
+_OBEY_SECONDS = 2.0
+"""Seconds to wait until all workers know a new version. One that does not report is disconnected or stalled."""
+
 
 class RateLimitServer:
     """A context manager; inside, workers connect to `address`.
@@ -137,6 +140,11 @@ class _RateLimitService:
 
     async def publish(self, version: int) -> None:
         self._policy.publish(version)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_OBEY_SECONDS):
+                while self._policy.behind():
+                    self._reported.clear()
+                    await self._reported.wait()
 
     async def pause(self, timeout: float) -> None:
         self._policy.pause()

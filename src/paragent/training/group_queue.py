@@ -318,8 +318,11 @@ class GroupQueue:
         """Record a new version of the policy and tell the workers, before rollouts of it are admitted."""
         with self._changed:
             self._check()
-            if self._rate_limit is not None:
-                self._rate_limit.publish(version)
+            rate_limit = self._rate_limit
+        if rate_limit is not None:  # without the lock: it waits for workers, which may run in the thread of the session
+            rate_limit.publish(version)
+        with self._changed:
+            self._check()
             self._store.set_version(version)
             if not self._pacing.publish(version):
                 self._late_versions += 1
