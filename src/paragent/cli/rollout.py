@@ -275,7 +275,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
     """Return the configuration, and whether the user chose the model: by a flag, a variable or the file."""
     from paragent.rollout.config import RolloutConfig, all_settings
-    from paragent.rollout.prepare import read_settings_file
+    from paragent.rollout.settings_file import read_settings_file
 
     names = [setting.name for setting in all_settings()]
     file = read_settings_file(options.config) if options.config else {}

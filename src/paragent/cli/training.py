@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _service(options: argparse.Namespace) -> RolloutService:
     from paragent.rollout.config import RolloutConfig
-    from paragent.rollout.prepare import read_settings_file
+    from paragent.rollout.settings_file import read_settings_file
     from paragent.training import Endpoint, RolloutService
 
     settings = {name.replace("-", "_"): value for name, value in read_settings_file(options.config).items()}

@@ -74,7 +74,7 @@ class MachineTunnel:
         """Copy `main` and other files to the folder, and run it with Python.
 
         Raises:
-            EnvironmentFailed: the machine cannot run Python.
+            EnvironmentFailed: the machine cannot run Python, or does not answer in time.
         """
         scripts = {"tunnel_main.py": Path(tunnel_main.__file__).read_bytes(), "main.py": main.read_bytes()}
         for name, data in {**scripts, **files}.items():
@@ -91,8 +91,11 @@ class MachineTunnel:
             raise EnvironmentFailed(f"the machine cannot run Python: {problem}")
         self._add_task(self._poll())
         self._add_task(self._upload())
-        async with asyncio.timeout(_POLL_LIMIT):
-            await self._opened.wait()
+        try:
+            async with asyncio.timeout(_POLL_LIMIT):
+                await self._opened.wait()
+        except TimeoutError:
+            raise EnvironmentFailed(f"the tunnel into the machine did not open within {_POLL_LIMIT:g} s") from None
         if self._failure is not None:
             raise self._failure
 

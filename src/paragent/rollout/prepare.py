@@ -8,43 +8,38 @@ import json
 import math
 import os
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
-from paragent._internal.registry import import_object, require_extra
+from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.engines import open_engine
 from paragent.envs import ENVIRONMENTS, OPENENV, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
-from paragent.models import ModelSettings, Sampling
-from paragent.models.base import APIS, MODELS
-from paragent.models.cache import ReplyCache
-from paragent.models.credentials import check_address, endpoint_from_environment, no_key, variables
-from paragent.models.tokens import TOKEN_IDS
 from paragent.rollout.budgets import check_prices
 from paragent.rollout.config import is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
+from paragent.rollout.model_settings import judge_settings, model_settings
 from paragent.rollout.program_settings import check_location, is_command, program_settings, runs_in_worker
 from paragent.rollout.resources import RolloutSettings
+from paragent.rollout.settings_file import read_prices
 from paragent.rollout.tables import is_hub
 from paragent.rollout.worker import check_agent
 from paragent.scorers import SCORERS
 
 if TYPE_CHECKING:
     from paragent.machines import MachineSettings
-    from paragent.rollout.config import ModelSection, RolloutConfig
+    from paragent.rollout.config import RolloutConfig
 
 __all__ = [
     "RolloutPlan",
     "prepare",
     "prepare_without_tasks",
-    "read_settings_file",
     "rollout_settings_of",
     "with_data_folder",
 ]
@@ -185,7 +180,7 @@ def _plan(
     settings = _settings(config, located, run, live=str(path.resolve() / "live"), endpoint=endpoint)
     _check_environment(environment, options, settings.mcp)
     _check_program(settings, environment, needs_machine=machines is not None, pauses=config.machines.pause_machines)
-    prices = _prices(config)
+    prices = read_prices(config)
     check_prices(config, prices)
     plan = RolloutPlan(config, benchmark, settings, path, identity, prices, machines)
     open_engine(plan.engine).close()  # the constructor starts nothing, and checks that the engine is available
@@ -208,39 +203,6 @@ def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
         settings, environment, needs_machine=environment(options).needs_machine, pauses=config.machines.pause_machines
     )
     return replace(settings, machines=pool)
-
-
-def read_settings_file(path: Path) -> dict[str, Any]:
-    """Return the settings of a JSON, TOML or YAML file.
-
-    Raises:
-        ConfigError: the file does not exist, or is not a mapping.
-        MissingExtra: the file is YAML, and pyyaml is not installed.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            settings = json.loads(text)
-        elif path.suffix == ".toml":
-            settings = tomllib.loads(text)
-        else:
-            settings = _parse_yaml(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise ConfigError(f"{path} must have one `key: value` for each setting")
-    return settings
-
-
-def _parse_yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise MissingExtra("a YAML file", "rollout", "yaml") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 def _check_names(config: RolloutConfig) -> tuple[type[Environment], dict[str, Any]]:
@@ -404,13 +366,13 @@ def _settings(
     endpoint: tuple[str, str] | None = None,
 ) -> RolloutSettings:
     environment = config.environment
-    model = _model_settings(config, config.model.name, endpoint)
+    model = model_settings(config, config.model.name, _workers(config)[1], endpoint)
     return RolloutSettings(
         run=run,
         environment=environment.env or environment.mode,
         options=options,
         model=model,
-        judge=_judge_settings(config, model),
+        judge=judge_settings(config, model),
         agent=config.agent.location,
         program=program_settings(config),
         agent_metadata=tuple(config.agent.metadata),
@@ -422,71 +384,6 @@ def _settings(
         live=live,
         driver=os.getpid(),
     )
-
-
-def _model_settings(config: RolloutConfig, name: str, endpoint: tuple[str, str] | None = None) -> ModelSettings:
-    built_in = name in MODELS.names()  # such a model may need no endpoint
-    try:
-        url, key = endpoint or endpoint_from_environment(Path.cwd(), config.model.api)
-    except ConfigError:
-        if not built_in:
-            raise
-        url = key = None
-    if not built_in and not key:
-        raise ConfigError(no_key(config.model.api))
-    if not built_in and url:
-        check_address(url, "endpoint" if endpoint else variables(config.model.api)[0])
-    if not built_in and config.model.api == "chat":
-        require_extra("the API 'chat'", extra="rollout", package="openai")  # not imported: it takes a second
-    elif not built_in:
-        APIS.load(config.model.api)  # its optional packages may be missing
-    model = config.model
-    return ModelSettings(
-        name=name,
-        base_url=url,
-        api_key=key,
-        max_retries=model.max_retries,
-        max_concurrency=_workers(config)[1],
-        sampling=_sampling(model),
-        api=model.api,
-        tool_format=model.tool_format,
-        stream=model.stream,
-        cache=_cache_folder(config),
-    )
-
-
-def _cache_folder(config: RolloutConfig) -> str | None:
-    """Return the folder of the cache of replies, after checking that it can be used.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    if not config.model.cache:
-        return None
-    from paragent.machines.cleanup import cache_folder
-
-    folder = (config.model.cache_dir or cache_folder("replies")).resolve()
-    ReplyCache(folder).close()
-    return str(folder)
-
-
-def _sampling(model: ModelSection) -> Sampling:
-    return Sampling(
-        temperature=model.temperature,
-        top_p=model.top_p,
-        seed=model.seed,
-        max_tokens=model.max_tokens,
-        reasoning_effort=model.reasoning_effort,
-        stop=tuple(model.stop),
-        extra_body=(TOKEN_IDS if model.token_ids else {}) | model.extra_body,
-    )
-
-
-def _judge_settings(config: RolloutConfig, model: ModelSettings) -> ModelSettings:
-    """Return the settings of the judge. The sampling settings of the run are those of the agent's model: a stop text or a
-    limit of a reply that suits the agent would spoil the judge's reply."""
-    judge = config.environment.judge_model
-    return replace(_model_settings(config, judge) if judge else model, sampling=Sampling())
 
 
 def _machine_settings(config: RolloutConfig, environment: type[Environment]) -> MachineSettings:
@@ -553,23 +450,3 @@ def _digest(path: Path) -> str:
 def _run_name(config: RolloutConfig, environment: type[Environment], identity: str) -> str:
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config.model.name).strip("-.") or "model"
     return f"{config.environment.mode or environment.name}-{model}-{identity[:10]}"
-
-
-def _prices(config: RolloutConfig) -> dict[str, dict[str, float]] | None:
-    """Return the prices of the `model` and, if it is another model, of the `judge`; None if the model has no price.
-
-    Raises:
-        ConfigError: the file of prices cannot be read.
-    """
-    path = config.model.prices
-    if path is None:
-        return None
-    entries, prices = read_settings_file(path), {}
-    for role, model in {"model": config.model.name, "judge": config.environment.judge_model}.items():
-        if model is None or (entry := entries.get(model)) is None:
-            continue
-        try:
-            prices[role] = {name: float(entry[name]) for name in ("input", "output")}
-        except (TypeError, KeyError, ValueError) as error:
-            raise ConfigError(f"{path}: {model} needs numbers `input` and `output`: {error!r}") from error
-    return prices if "model" in prices else None
