@@ -9,6 +9,7 @@ import inspect
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from pathlib import Path
@@ -272,6 +273,19 @@ async def test_the_unix_socket_has_the_same_server_and_belongs_to_the_user(gatew
             headers = {"Authorization": f"Bearer {key}"}
             async with session.post(f"{address.openai_url}/chat/completions", json=body, headers=headers) as response:
                 assert response.status == status
+
+
+@pytest.mark.parametrize("length", [60, 68, 69, 80, 120])
+def test_the_path_of_the_unix_socket_is_short_enough(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Gateway() as gateway:
+            assert Path(gateway.unix_path(gateway.register(ScriptedHandler()))).is_socket()
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as base:
+        folder = Path(base) / ("x" * (length - len(base) - 1))
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        asyncio.run(main())
 
 
 def test_closing_the_gateway_cancels_calls_and_removes_the_socket() -> None:

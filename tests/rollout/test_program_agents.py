@@ -127,7 +127,7 @@ def test_a_program_over_its_time_limit_is_stopped_with_its_children(project: Pro
     agent = project.python(
         "import signal, subprocess, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: print('asked to end', flush=True))\n"
-        "child = subprocess.Popen(['sleep', '1234.5'], start_new_session=True)\n"
+        f"child = subprocess.Popen(['sleep', '1234.{os.getpid()}'], start_new_session=True)\n"
         "print('started', flush=True)\n"
         "while True: time.sleep(60)"
     )
@@ -135,7 +135,7 @@ def test_a_program_over_its_time_limit_is_stopped_with_its_children(project: Pro
     assert (result.status, result.kind) == (RolloutStatus.TIMED_OUT, "time limit")
     step = program_step(result)
     assert (step["exit_code"], step["stdout"]) == (-signal.SIGKILL, "started\nasked to end\n")
-    assert not processes_with("1234.5")
+    assert not processes_with(f"1234.{os.getpid()}")
 
 
 def processes_with(word: str) -> list[str]:
@@ -179,9 +179,9 @@ def test_a_cancelled_rollout_ends_its_program(project: Project, place: str) -> N
 def test_no_process_survives_a_killed_worker(project: Project, place: str, tmp_path: Path) -> None:
     agent = project.python(
         "import subprocess, time\n"
-        "subprocess.Popen(['sleep', '5432.5'], start_new_session=True)\n"
+        f"subprocess.Popen(['sleep', '5432.{os.getpid()}'], start_new_session=True)\n"
         "ask([{'role': 'user', 'content': 'x'}])\n"
-        "time.sleep(5432.5)"
+        "time.sleep(5432)"
     )
     code = f"""
         from paragent import RolloutConfig, RolloutWorker
@@ -197,7 +197,7 @@ def test_no_process_survives_a_killed_worker(project: Project, place: str, tmp_p
         finally:
             worker.kill()
             worker.wait()
-        wait_until(lambda: not processes_with("5432.5"), what="the child of the program ends")
+        wait_until(lambda: not processes_with(f"5432.{os.getpid()}"), what="the child of the program ends")
         wait_until(lambda: not processes_with(str(project.folder / "my_agent.py")), what="the program ends")
     wait_until(lambda: not list(tmp_path.glob("paragent-agent-*")), what="the working folder is removed")
 

@@ -13,8 +13,9 @@ __all__ = ["SocketFolder"]
 
 _PREFIX = "paragent-gateway-"
 _LOCK = "lock"
-_LONGEST_FOLDER = 80
-"""Characters of the folder for temporary files; the path of a Unix socket has at most 107 bytes."""
+_SOCKET = "gateway.sock"
+_LONGEST_FOLDER = 107 - len(f"/{_PREFIX}12345678/{_SOCKET}")
+"""Bytes of the folder for temporary files: the path of a Unix socket has at most 107, and `mkdtemp` adds 8 to the prefix."""
 
 
 class SocketFolder:
@@ -44,7 +45,7 @@ class SocketFolder:
         self._lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         draft.rename(self._folder / _LOCK)
-        self.socket = str(self._folder / "gateway.sock")
+        self.socket = str(self._folder / _SOCKET)
         return self.socket
 
     def protect(self) -> None:

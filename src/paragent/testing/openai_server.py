@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import threading
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -199,6 +200,7 @@ class OpenAIServer:
         self.seen = Statistics()
         self.port = port
         self._keep = keep_requests
+        self._connections: weakref.WeakSet[ScriptedConnection] = weakref.WeakSet()
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="openai-server", daemon=True)
@@ -220,14 +222,20 @@ class OpenAIServer:
         self._ready.set()
         async with server:
             await self._stop.wait()
+        for connection in self._connections:
+            connection.close()
+        await asyncio.sleep(0)  # closed transports release their sockets in the next cycle of the loop
 
     async def listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
         """Start to listen on this event loop and set `port`."""
-        server = await loop.create_server(
-            lambda: ScriptedConnection(self.script, self.seen, self._keep), "127.0.0.1", self.port, backlog=1024
-        )
+        server = await loop.create_server(self._connection, "127.0.0.1", self.port, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         return server
+
+    def _connection(self) -> ScriptedConnection:
+        connection = ScriptedConnection(self.script, self.seen, self._keep)
+        self._connections.add(connection)
+        return connection
 
     def __enter__(self) -> Self:
         self._thread.start()

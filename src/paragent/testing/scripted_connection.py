@@ -53,6 +53,10 @@ class ScriptedConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
+    def close(self) -> None:
+        """Close the connection without waiting for data that is not sent yet."""
+        self._transport.abort()
+
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         self._next_request()

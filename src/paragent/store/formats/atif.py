@@ -73,7 +73,7 @@ def iso_time(seconds: float) -> str:
 
 
 def _write(path: Path, content: Any) -> None:
-    path.write_text(well_formed(json.dumps(content, ensure_ascii=False, indent=1)), encoding="utf-8")
+    path.write_text(well_formed(json.dumps(content, ensure_ascii=False)), encoding="utf-8")
 
 
 class _Trajectory:
