@@ -246,12 +246,13 @@ def test_a_cancelled_rollout_releases_its_machine_and_counts_its_usage(run: Cont
     with OpenAIServer(Script(default="42")) as server:
         more = ("--env", "held:OnMachine", "--agent", "held:Asking", "--provider-name", "process", "--model", "m")
         run.start(*more, "--use-vm-pool", "--num-vms", "2", server=server)
-        live = run.wait(active=2)
+        run.wait(active=2)
         assert run.client.command("cancel", "t0") == "t0 is being cancelled"
         wait_until(lambda: "t2" in run.started(), 30)  # on the machine that the cancelled rollout had
-        live = run.wait(cancelled=1)
+        run.wait(cancelled=1)
+        wait_until(lambda: run.client.status().machine_states["leased"] == 2, 30)  # the status is a moment old
+        live = run.client.status()
         assert {one.state for one in live.machines} <= {"leased", "resetting", "free", "booting"}
-        assert live.machine_states["leased"] == 2
         machine = next(one for one in live.machines if one.state == "leased")
         assert "replaced" in run.client.command("retire", machine.name)
         with pytest.raises(UsageError, match="no live machine 'nope'"):

@@ -126,7 +126,7 @@ def test_an_agent_that_fails_after_the_endpoint_is_not_to_blame(monkeypatch: pyt
         failed = execute(server, "failing", monkeypatch, max_retries=0)
         recovered = execute(server, "recovering", monkeypatch, max_retries=0)
     assert (failed.status, failed.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
-    assert "failed 1 times" in failed.error
+    assert "failed 1 time " in failed.error
     assert [step["kind"] for step in trajectory_of(failed)["steps"]] == ["model"]
     assert "EndpointDown" in trajectory_of(failed)["steps"][0]["error"]
     assert (recovered.status, recovered.answer) == (RolloutStatus.COMPLETED, "the model did not answer")
