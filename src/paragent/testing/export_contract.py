@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import abc
 import base64
 import itertools
 import re
@@ -42,7 +43,7 @@ _GROWTH = 4 << 20
 """Bytes by which an export of 2,000 results may need more memory than one of 200; their trajectories have 20 MB."""
 
 
-class ExportFormatContract:
+class ExportFormatContract(abc.ABC):
     """Tests that every export format must pass."""
 
     format: ClassVar[str]
@@ -50,9 +51,9 @@ class ExportFormatContract:
     has_images: ClassVar[bool] = True
     """Whether the content of images is part of the format."""
 
+    @abc.abstractmethod
     def rollouts_in(self, target: Path) -> list[tuple[str, int]]:
         """Return the task id and the attempt of each result in an export; a result may be there several times."""
-        raise NotImplementedError
 
     def content_of(self, target: Path) -> str:
         """Return all text of an export; override it for formats that are not text."""
