@@ -68,7 +68,7 @@ class RunConfig:
     reuse_process: bool = True
     """False: a new worker process for each execution."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of one engine; docs/engines.md lists them."""
+    """Options of one engine; docs/guide/engines.md lists them."""
     job_name: str = "paragent"
     """The name of the run in the progress display and on the dashboards of Ray and Spark."""
 

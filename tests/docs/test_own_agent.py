@@ -1,4 +1,4 @@
-"""The agents and commands of docs/own_agent.md work, and its tables are complete."""
+"""The agents and commands of docs/howto/own_agent.md work, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paragent.testing import OpenAIServer, Script
 from tests.rollout.program_runs import Project
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/own_agent.md").read_text()
+PAGE = (ROOT / "docs/howto/own_agent.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 

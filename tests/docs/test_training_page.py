@@ -1,4 +1,4 @@
-"""The programs of docs/training.md run as they are shown."""
+"""The programs of docs/howto/training.md run as they are shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paragent.testing import OpenAIServer, Script
 from paragent.training import Groups, RolloutService
 from paragent.training.http_service import TrainingServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "training.md"
 
 
 def programs() -> list[str]:

@@ -1,4 +1,4 @@
-"""The engine of docs/own_engine.md: the contract suite, and the three ways to select it."""
+"""The engine of docs/howto/own_engine.md: the contract suite, and the three ways to select it."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_the_error_for_an_unknown_engine_lists_the_installed_one() -> None:
 
 
 def test_the_documentation_contains_the_example() -> None:
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own_engine.md").read_text(), re.DOTALL)
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "howto" / "own_engine.md").read_text(), re.DOTALL)
     assert EXAMPLE.read_text() in shown

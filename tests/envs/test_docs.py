@@ -1,4 +1,4 @@
-"""The examples and tables of docs/environments.md and docs/models.md are correct."""
+"""The examples and tables of docs/guide/environments.md and docs/guide/models.md are correct."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paragent.scorers import SCORERS
 from paragent.tasks import BenchmarkTask
 
 DOCS = Path(__file__).parents[2] / "docs"
-ENVIRONMENTS_PAGE = (DOCS / "environments.md").read_text()
-MODELS_PAGE = (DOCS / "models.md").read_text()
+ENVIRONMENTS_PAGE = (DOCS / "guide" / "environments.md").read_text()
+MODELS_PAGE = (DOCS / "guide" / "models.md").read_text()
 
 
 def example(page: str, name: str) -> Any:

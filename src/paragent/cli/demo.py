@@ -212,7 +212,7 @@ def show_samples(console: Console) -> None:
     for sentence in skipped:
         console.print(sentence, highlight=False, markup=False)
     console.print(
-        "With a real model: paragent rollout --mode math --data tasks.jsonl --model ...; see docs/rollouts.md"
+        "With a real model: paragent rollout --mode math --data tasks.jsonl --model ...; see docs/guide/rollouts.md"
     )
 
 

@@ -225,7 +225,7 @@ def _first_lines(error: BaseException) -> str:
 
 
 class RayRuntime(ClusterRuntime):
-    """Runs every call in one of a fixed number of workers that Ray places; docs/engines.md lists its options.
+    """Runs every call in one of a fixed number of workers that Ray places; docs/guide/engines.md lists its options.
 
     Ray only starts the node agents. Calls and answers use the engine's own connections, and Ray restarts neither actors nor
     tasks, so no call is repeated without the runner's decision.

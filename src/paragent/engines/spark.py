@@ -320,7 +320,7 @@ def _run_in_task(groups: Iterable[list[NodeAgentSpec]]) -> Iterator[tuple[str, s
 
 
 class SparkRuntime(ClusterRuntime):
-    """Runs every call in one of a fixed number of workers that Spark places; docs/engines.md lists its options.
+    """Runs every call in one of a fixed number of workers that Spark places; docs/guide/engines.md lists its options.
 
     Spark only starts the node agents. The engine rejects a node agent that Spark starts a second time, by speculation or
     after the loss of an executor, so no call is repeated without the runner's decision.

@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, str] = {
     "compare_pdfs": "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities differ by up to 0.06",
     "compare_videos": "videos are decoded by ffmpeg, not by OpenCV",
 }
-"""By the name of a metric or getter. docs/osworld_evaluators.md lists the differences that apply to every evaluator."""
+"""By the name of a metric or getter. docs/guide/osworld_evaluators.md lists the differences that apply to every evaluator."""
 
 
 def missing(evaluator: Mapping[str, Any]) -> list[str]:

@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; the first line printed is the address."""
     parser = argparse.ArgumentParser(prog="python -m paragent.testing.openai_server", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="the port; 0 (default): any free port")
-    replies = 'a JSON file with the fields of Script, such as {"default": "Answer: 42"}; docs/models.md has an example'
+    replies = 'a JSON file with the fields of Script, such as {"default": "Answer: 42"}; docs/guide/models.md has an example'
     parser.add_argument("--script", type=Path, help=replies)
     parser.add_argument("--latency", type=float, help="seconds before each answer; overrides the script")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")

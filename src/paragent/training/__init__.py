@@ -1,4 +1,4 @@
-"""Rollouts for trainers: groups of samples with the tokens that were sampled. See docs/training.md."""
+"""Rollouts for trainers: groups of samples with the tokens that were sampled. See docs/howto/training.md."""
 
 from paragent.training.client import AttemptFailure, Group, RemoteRolloutService, Sample, ServiceStatus, Turn
 from paragent.training.groups import Endpoint, Groups, Partial, epochs, partial

@@ -247,7 +247,7 @@ class ServiceStatus:
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
-    """Return a group as JSON values. Arrays are base64 text of little-endian numbers, see docs/training.md."""
+    """Return a group as JSON values. Arrays are base64 text of little-endian numbers, see docs/howto/training.md."""
     return {
         **{name: getattr(group, name) for name in ("id", "task", "attempts", "rewards", "version", "delivery")},
         "failures": [asdict(one) for one in group.failures],

@@ -89,7 +89,7 @@ class MachineSettings:
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of single providers; docs/machines.md lists them."""
+    """Options of single providers; docs/guide/machines.md lists them."""
 
     def __post_init__(self) -> None:
         check_fields(
