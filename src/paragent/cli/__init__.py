@@ -16,7 +16,7 @@ from paragent.errors import Interrupted, ParagentError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
 
 
-def _main(arguments: Sequence[str] | None) -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; the reference of the commands is made from it."""
     parser = argparse.ArgumentParser(
         prog="paragent", description="Run agents in parallel, from one laptop to a cluster."
     )
@@ -44,7 +45,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add(subparsers)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = make_parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     if str(Path.cwd()) not in sys.path[:1]:
         # For `--agent module:Class` and similar flags. Has priority over installed packages, as with `python -m`.
