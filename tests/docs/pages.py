@@ -1,7 +1,7 @@
 """Pages of the documentation as steps that can be executed: code blocks, and instructions in comments.
 
-Every code block of a page is executed, in order, in one empty folder. All Python blocks of a page share their names, as in a notebook.
-What a block needs beyond what the page shows stands in an HTML comment before it, which readers do not see:
+Every code block of a page is executed, in order, in one empty folder. All Python blocks of a page share their names, as in a
+notebook. What a block needs beyond what the page shows stands in an HTML comment before it, which readers do not see:
 
     <!-- test: setup                   Python code that runs before the blocks that follow
     urls = ["a", "b"]
@@ -12,13 +12,13 @@ What a block needs beyond what the page shows stands in an HTML comment before i
     <!-- test: status 1 -->            the commands of the next block end with this status
     <!-- test: raises ConfigError -->  the next Python block ends with this exception
     <!-- test: background listening --> the next block is a server; wait for this text in its output, and stop it after the page
-    <!-- test: parse REASON -->        the next block cannot run here: its `paragent` commands are only parsed, its Python is only compiled,
-                                       and its imports are executed
+    <!-- test: parse REASON -->        the next block cannot run here: its `paragent` commands are only parsed; its Python is only
+                                       compiled, and its imports are executed
 
-The languages of blocks: `python`; `bash`, where each line is a command; `console`, where the lines that begin with `$ ` are commands;
-`toml`, `yaml`, `json` and `jsonl`, which must parse; `text`, which is not executed. A block with a title, or whose first line is
-`# name.py`, is a file, which is written and not executed. A `text` block with the title `output` must be what the block before it
-printed: each of its lines must be in the output, where numbers may differ and lines with `...` match anything.
+The languages of blocks: `python`; `bash`, where each line is a command; `console`, where the lines that begin with `$ ` are
+commands; `toml`, `yaml`, `json` and `jsonl`, which must parse; `text`, which is not executed. A block with a title, or whose first
+line is `# name.py`, is a file, which is written and not executed. A `text` block with the title `output` must be what the block
+before it printed: each of its lines must be in the output, where numbers may differ and lines with `...` match anything.
 """
 
 from __future__ import annotations

@@ -43,15 +43,14 @@ def run_page(page: Page) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     names = vars(sys.modules["__main__"])
     printed = ""
-    with contextlib.ExitStack() as stack:
-        with OpenAIServer(Script(**json.loads(page.endpoint))) as server:
-            os.environ |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "test", "COLUMNS": "200"}
-            for block in page.steps:
-                try:
-                    printed = _run_block(block, names, printed, stack)
-                except BaseException as problem:
-                    raise Wrong(f"{page.path}:{block.line}: {type(problem).__name__}: {problem}") from problem
-            stack.close()
+    with contextlib.ExitStack() as stack, OpenAIServer(Script(**json.loads(page.endpoint))) as server:
+        os.environ |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "test", "COLUMNS": "200"}
+        for block in page.steps:
+            try:
+                printed = _run_block(block, names, printed, stack)
+            except BaseException as problem:
+                raise Wrong(f"{page.path}:{block.line}: {type(problem).__name__}: {problem}") from problem
+        stack.close()
 
 
 def _run_block(block: Block, names: dict[str, Any], printed: str, stack: contextlib.ExitStack) -> str:
