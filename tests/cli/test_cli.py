@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -44,8 +45,86 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"paragent {version('paragent')}\n"
 
 
-def test_a_missing_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "command"), [([], "rollout"), (["pool"], "serve"), (["ctl"], "pause")])
+def test_without_a_command_the_commands_are_listed(
+    arguments: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    shown = capsys.readouterr().err
+    assert re.search(rf"^    {command}  +\w", shown, re.MULTILINE), shown
+    assert "required" not in shown
+
+
+def test_without_a_command_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of([]) == 2
+    examples = capsys.readouterr().err.partition("examples:\n")[2].partition("\n\n")[0]
+    assert "paragent demo" in examples
+    for line in examples.splitlines():
+        assert line.startswith("  paragent "), line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "suggestion"),
+    [
+        (["rolout"], "there is no command 'rolout'", "rollout"),
+        (["pool", "serv"], "there is no command 'serv'", "serve"),
+        (["rollout", "--num-rolouts", "3"], "there is no flag --num-rolouts", "--num-rollouts"),
+        (["rollout", "--num-rolouts=3"], "there is no flag --num-rolouts", "--num-rollouts"),
+        (["--verison"], "there is no flag --verison", "--version"),
+        (["--verison", "runs"], "there is no flag --verison", "--version"),
+        (["vm", "build", "dekstop"], "'dekstop' is not one of tiny, desktop", "desktop"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(
+    arguments: list[str], problem: str, suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{problem}; did you mean {suggestion}? See `paragent" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["rollout", "--zzz"], "paragent rollout: there is no flag --zzz; see `paragent rollout --help`"),
+        (["show", "a", "b", "c"], "paragent show: unexpected argument 'c'; see `paragent show --help`"),
+        (["demo", "--", "c"], "paragent demo: unexpected argument 'c'; see `paragent demo --help`"),
+        (["show"], "paragent show: missing: RUN; see `paragent show --help`"),
+        (["zzz"], "paragent: there is no command 'zzz'; see `paragent --help`"),
+    ],
+)
+def test_errors_are_one_line_that_names_the_command(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    assert capsys.readouterr().err == f"{problem}\n"
+
+
+def test_rollout_without_arguments_shows_examples(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["rollout"]) == 2
+    shown = capsys.readouterr().err
+    commands = [line.split() for line in shown.splitlines() if line.startswith("    paragent ")]
+    assert [command[command.index("--mode") + 1] for command in commands] == ["math", "math", "osworld"]
+    assert "rollouts.md" in shown
+    assert main([*commands[0][1:], "--dry-run"]) == 0  # it works as it is, with the installed package
+    assert "nothing was started" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("variable", ["PARAGENT_DATA", "PARAGENT_MODE"])
+def test_rollout_with_settings_in_variables_names_what_is_missing(
+    variable: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, "py" if variable == "PARAGENT_MODE" else "tasks.jsonl")
+    assert main(["rollout"]) == 2
+    assert "is missing" in capsys.readouterr().err
+
+
+def status_of(arguments: list[str]) -> object:
     with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+        main(arguments)
+    return ended.value.code

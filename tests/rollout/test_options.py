@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paragent import ConfigError, RolloutConfig, RunBusy, run_parallel_rollout
+from paragent import ConfigError, RolloutConfig, RunBusy, UnknownName, run_parallel_rollout
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.rollout.config import HIDDEN, is_secret
@@ -176,3 +176,30 @@ def test_a_benchmark_in_humaneval_format(
     with OpenAIServer(Script(answers=answers)) as server:
         summary = run(server, monkeypatch, tmp_path, env=None, mode="py", data=path, engine="inline")
     assert (summary.mean, summary.done, summary.failures) == (mean, len(chosen), {})
+
+
+def test_sample_tasks_need_no_file_and_no_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    summary = run_parallel_rollout(RolloutConfig(mode="rag", data="sample", model="demo", engine="inline", limit=2))
+    assert (summary.mean, summary.scored) == (1.0, 2)
+    plan = prepare(RolloutConfig(mode="rag", data="sample", model="demo", env_option={"top_k": "3"}))
+    assert plan.config.data.path == sample_path("rag")
+    assert plan.settings.options["top_k"] == "3"
+
+
+def test_a_file_called_sample_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sample").write_text('{"id": "own", "question": "q", "answer": "a"}\n')
+    plan = prepare(RolloutConfig(mode="math", data="sample", model="demo"))
+    assert [task.id for task in plan.benchmark] == ["own"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"env": TINY}, {"mode": "math", "env": TINY}])
+def test_sample_tasks_belong_to_a_mode(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="set --mode"):
+        prepare(RolloutConfig(data="sample", model="demo", **settings))
+
+
+def test_a_mode_may_have_no_sample_tasks() -> None:
+    with pytest.raises(UnknownName, match="no sample called 'openenv'; there are: math, osworld"):
+        prepare(RolloutConfig(mode="openenv", data="sample", model="demo"))

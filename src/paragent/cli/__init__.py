@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.text import safe_streams
 from paragent.cli import agent_server, control, demo, env, osworld, pool, rollout, runs, training, view, vm
+from paragent.cli.parser import CommandParser
 from paragent.errors import Interrupted, ParagentError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ __all__ = ["main", "make_parser"]
 
 _COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
+
+_EXAMPLES = """examples:
+  paragent demo                                              see what it does, without a key
+  paragent rollout --mode py --data sample --model demo      run a small benchmark, without a key
+  paragent view                                              look at the results in a browser
+
+`paragent COMMAND --help` describes a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; the reference of the commands is made from it."""
-    parser = argparse.ArgumentParser(
-        prog="paragent", description="Run agents in parallel, from one laptop to a cluster."
+    parser = CommandParser(
+        prog="paragent",
+        description="Run agents in parallel, from one laptop to a cluster.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -42,6 +42,19 @@ _GROUPS = {
     "run": "run",
 }
 """The titles of the sections in the help text."""
+_EXAMPLES = """paragent rollout: nothing was run, because no tasks are given. Three examples:
+
+  Sample tasks with a scripted policy instead of a model; it needs no key:
+    {first}
+
+  Your own tasks and a model; each line of the file is {{"question": "...", "answer": "..."}}:
+    export OPENAI_API_KEY=...
+    paragent rollout --mode math --data tasks.jsonl --model gpt-4.1-mini --num-rollouts 20
+
+  Desktop tasks of OSWorld, where 8 rollouts share 4 virtual machines:
+    paragent rollout --mode osworld --data test_all.json --model gpt-4.1 --num-rollouts 8 --use-vm-pool --num-vms 4
+
+All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide: {guide}"""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -63,6 +76,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the benchmark and print the summary."""
     from paragent.rollout.prepare import prepare
 
+    if len(options.arguments) == 1 and not any(_PREFIX + name in os.environ for name in ("DATA", "MODE", "ENV")):
+        print(_EXAMPLES.format(first=_first_example(), guide=_guide()), file=sys.stderr)
+        return 2
     config, model_chosen = _config(options)
     if options.view:
         check_installed()
@@ -79,6 +95,27 @@ def run(options: argparse.Namespace) -> int:
     if not confirmed:
         _confirm(plan)
     return _detach(options) if options.detach else _run(plan, options)
+
+
+def _first_example() -> str:
+    """Return a command that works on this machine with what is installed."""
+    import importlib.util
+    import shutil
+
+    if all(importlib.util.find_spec(package) for package in ("math_verify", "sympy")):
+        mode = "math"
+    else:
+        # The programs that the scripted policy writes are known, so they may run without a sandbox.
+        mode = "py" if shutil.which("bwrap") else "py --sandbox none"
+    return f"paragent rollout --mode {mode} --data sample --model demo"
+
+
+def _guide() -> str:
+    """Return the address of the guide to rollouts."""
+    from importlib import metadata
+
+    links = dict(link.split(", ", 1) for link in metadata.metadata("paragent").get_all("Project-URL") or ())
+    return f"{links.get('Documentation', 'docs').rstrip('/')}/guide/rollouts.md"
 
 
 @contextlib.contextmanager

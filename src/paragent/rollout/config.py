@@ -97,7 +97,8 @@ class DataSection(_Section):
 
     path: Path | None = _setting(
         None,
-        "the benchmark: a JSON, JSONL, Parquet, Arrow or CSV file, or a dataset of the Hugging Face hub: hf:NAME/CONFIG:SPLIT",
+        "the benchmark: a JSON, JSONL, Parquet, Arrow or CSV file, a dataset of the Hugging Face hub: hf:NAME/CONFIG:SPLIT, or "
+        "sample: the sample tasks of the mode",
         name="data",
         metavar="FILE",
     )

@@ -16,12 +16,13 @@ from paragent._internal.ids import new_id
 from paragent._internal.registry import import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
+from paragent.demo.samples import sample_options, sample_path
 from paragent.engines import open_engine
 from paragent.envs import ENVIRONMENTS, OPENENV, Environment, SharedResources, environment_class
 from paragent.errors import ConfigError, MissingExtra, UnknownName
 from paragent.mcp import McpSettings, check_servers, read_mcp_config
 from paragent.rollout.budgets import check_prices
-from paragent.rollout.config import is_secret
+from paragent.rollout.config import RolloutConfig, is_secret
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.machines import DEFAULT_PROVIDER, machine_settings, served_pool
 from paragent.rollout.model_settings import judge_settings, model_settings
@@ -34,7 +35,6 @@ from paragent.scorers import SCORERS
 
 if TYPE_CHECKING:
     from paragent.machines import MachineSettings
-    from paragent.rollout.config import RolloutConfig
 
 __all__ = [
     "RolloutPlan",
@@ -42,6 +42,7 @@ __all__ = [
     "prepare_without_tasks",
     "rollout_settings_of",
     "with_data_folder",
+    "with_samples",
 ]
 
 _FORWARDED = (("environment", "kb"), ("environment", "sandbox"), ("machines", "headless"))
@@ -73,6 +74,8 @@ _FILE_OPTIONS = ("kb", "site")
 _BALANCED_ENGINES = ("inline", "local")
 """Engines whose workers start at the same time, so that rollouts are spread evenly without a limit for each worker. The session
 limits how many are under way, and `paragent ctl RUN set num-rollouts=N` can raise that."""
+_SAMPLE = Path("sample")
+"""The value of `--data` for the sample tasks of the environment."""
 _CHECK_TIMEOUT = 120.0
 """Seconds for the check of an environment. Building the index of a large knowledge base takes longest."""
 
@@ -121,9 +124,12 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     Raises:
         UsageError: something is wrong; the message says what to change.
     """
+    config = with_samples(config)
     data = config.data
     if data.path is None:
-        raise ConfigError("--data is missing: the file with the tasks")
+        raise ConfigError(
+            "--data is missing: the file with the tasks, or `--data sample` for the sample tasks of the mode"
+        )
     if config.run.otel:
         _check_tracing()
     environment, options = _check_names(config)
@@ -289,6 +295,25 @@ def _environment_options(config: RolloutConfig, environment: type[Environment]) 
         options = forwarded | options
     environment.read_options(options)
     return options
+
+
+def with_samples(config: RolloutConfig) -> RolloutConfig:
+    """Return a configuration in which `--data sample` is the file of sample tasks of the mode, with the options they need.
+
+    A file called `sample` in the current folder has priority.
+
+    Raises:
+        ConfigError: the mode is missing.
+        UnknownName: there are no sample tasks for the mode.
+    """
+    environment = config.environment
+    if config.data.path != _SAMPLE or _SAMPLE.is_file():
+        return config
+    if not environment.mode or environment.env:
+        raise ConfigError("`--data sample` has tasks for the environments of paragent: set --mode, without --env")
+    path, options = sample_path(environment.mode), sample_options(environment.mode)
+    needed = {name: str(value) for name, value in options.items()}
+    return RolloutConfig(**config.flat() | {"data": path, "env_option": needed | environment.env_option})
 
 
 def with_data_folder(options: dict[str, Any], environment: type[Environment], data: Path) -> dict[str, Any]:

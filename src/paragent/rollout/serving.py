@@ -17,7 +17,7 @@ from paragent.envs import environment_class
 from paragent.errors import UsageError
 from paragent.rollout.dataset import Benchmark, read_benchmark
 from paragent.rollout.episode import CLOSE_TIMEOUT
-from paragent.rollout.prepare import rollout_settings_of, with_data_folder
+from paragent.rollout.prepare import rollout_settings_of, with_data_folder, with_samples
 from paragent.rollout.resources import WorkerResources
 from paragent.rollout.scoring import AnswerScores, score_answer
 from paragent.tasks import BenchmarkTask
@@ -48,6 +48,7 @@ class EnvironmentSessions:
     """
 
     def __init__(self, config: RolloutConfig) -> None:
+        config = with_samples(config)
         settings = rollout_settings_of(config)
         self.environment = environment_class(settings.environment)
         self.benchmark: Benchmark | None = None
