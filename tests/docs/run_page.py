@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.metadata
 import io
 import json
 import linecache
@@ -23,7 +24,7 @@ from typing import Any
 import yaml
 
 from paragent.testing import OpenAIServer, Script
-from tests.docs.pages import EXECUTED, NOT_EXECUTED, PARSED, Block, Page, read_page
+from tests.docs.pages import EXECUTED, NOT_EXECUTED, PARSED, ROOT, Block, Page, read_page
 
 COMMAND_SECONDS = 100
 SERVER_SECONDS = 30
@@ -126,6 +127,8 @@ def _run_commands(block: Block, stack: contextlib.ExitStack) -> str:
     rules = block.instructions
     printed = []
     for command in _commands(block):
+        if _set_up(command):
+            continue
         line = f"{_without_comment(command)} {rules['append']}" if "append" in rules else command
         if "background" in rules:
             stack.enter_context(_server(line, rules["background"]))
@@ -147,6 +150,30 @@ def _run_commands(block: Block, stack: contextlib.ExitStack) -> str:
         shown = [line for line in block.body.splitlines() if line.strip() and not line.startswith(("$ ", "#"))]
         _compare("\n".join(shown), "".join(printed))
     return "".join(printed)
+
+
+def _set_up(command: str) -> bool:
+    """Handle commands that change the shell (cd, export), and check commands that install something; return whether it is one."""
+    program, *words = shlex.split(_without_comment(command)) or [""]
+    if program == "cd":
+        os.chdir(words[0])
+    elif program == "export":
+        for word in words:
+            name, _, value = word.partition("=")
+            if not name.startswith(("OPENAI_", "ANTHROPIC_")):  # the endpoint of the test stays
+                os.environ[name] = value
+    elif program == "pip":
+        known = set(importlib.metadata.metadata("paragent").get_all("Provides-Extra") or [])
+        extras = {one for word in words for names in re.findall(r"\[(.*?)\]", word) for one in names.split(",")}
+        if not extras <= known:
+            raise Wrong(f"paragent has no extra {', '.join(sorted(extras - known))}")
+    elif program == "make":
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        if not set(words) <= targets:
+            raise Wrong(f"the Makefile has no target {', '.join(sorted(set(words) - targets))}")
+    else:
+        return program in {"git", "apt-get", "sudo"}
+    return True
 
 
 @contextlib.contextmanager
