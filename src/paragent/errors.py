@@ -193,6 +193,7 @@ class DuplicateTaskId(UsageError, ValueError):
     def __init__(self, task_id: str) -> None:
         super().__init__(f"two tasks have the id {task_id!r}; use different ids, or leave `id` out to get a unique one")
         self.task_id = task_id
+        """The id."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.task_id,))
@@ -297,6 +298,7 @@ class SubAgentsFailed(AgentError):
 
     def __init__(self, errors: Mapping[str, SubAgentError]) -> None:
         self.errors = dict(errors)
+        """The errors by the name of the sub-agent."""
         listed = "; ".join(f"{name}: {error.error_type}: {error.message}" for name, error in self.errors.items())
         super().__init__(
             f"{_counted(len(self.errors), 'sub-agent')} failed: {listed}. "
@@ -313,6 +315,7 @@ class TaskFailed(AgentError):
     def __init__(self, message: str, response: Any = None) -> None:
         super().__init__(message)
         self.response = response
+        """The response without success."""
 
 
 class ToolsUnsupported(AgentError):
@@ -334,6 +337,7 @@ class EngineFailed(InfrastructureError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.responses: dict[str, Any] = {}
+        """The responses so far, by task id."""
 
 
 class LeaseLost(InfrastructureError):
@@ -409,6 +413,7 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, responses: Mapping[str, Any]) -> None:
         self.responses = dict(responses)
+        """A response for each task, by id, including cancelled ones."""
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
         summary = f"{done:,} of {_counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
         super().__init__(f"interrupted: {summary if self.responses else 'the running tasks are cancelled'}")

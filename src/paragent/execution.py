@@ -59,9 +59,11 @@ class Outcome:
     number: int
     """The number of the call."""
     ending: Ending
+    """How the execution ended."""
     value: Any
     """What the code returned, a `Payload` or a plain value; only with RETURNED."""
     error: ErrorInfo | None
+    """The failure; None on success."""
     seconds: float
     """Working time: from the start of the code to its end, without queues."""
     worker: str
@@ -69,6 +71,7 @@ class Outcome:
     alone: bool
     """With LOST: no other call was running in the worker, so either this one was the cause, or the worker died by chance."""
     usage: dict[str, float] | None
+    """What the agent recorded with `record_usage`."""
     trajectory: Any
     """The packed list of recorded steps, or None if there are none."""
 

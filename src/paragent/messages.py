@@ -36,11 +36,17 @@ class Msg:
     """
 
     name: str
+    """Who sent it."""
     content: Any = None
+    """What is said: a text or any other value."""
     role: str = "assistant"
+    """The role in a conversation: "user", "assistant" or "system"."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Anything else that belongs to the message."""
     id: str = field(default_factory=lambda: new_id("msg"), compare=False)
+    """Unique; made at random."""
     timestamp: float = field(default_factory=time.time, compare=False)
+    """When the message was made, in seconds since the epoch."""
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.__dataclass_fields__:
@@ -57,11 +63,17 @@ class ActionModel:
     """An action of an agent: a tool call with parameters, or, without a tool, an answer in `policy_info`."""
 
     tool_name: str | None = None
+    """The tool to call."""
     tool_call_id: str | None = None
+    """The id that the model gave the call."""
     agent_name: str | None = None
+    """The agent that acts."""
     action_name: str | None = None
+    """The action of the tool, if it has several."""
     params: dict[str, Any] = field(default_factory=dict)
+    """The arguments of the action."""
     policy_info: Any = None
+    """The answer, or what the agent says about its decision. It is the `answer` of the task."""
 
 
 _IMAGE_KEYS = {"images", "kept"}

@@ -63,6 +63,7 @@ class BenchmarkTask:
     id: str
     """Unique within the benchmark."""
     question: str
+    """What the agent is asked."""
     answer: Any = None
     """The expected answer: a string, a number, a list of acceptable answers, or None if the benchmark has none."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class ErrorInfo:
     type: str
     """The name of the exception's class, with its module unless it is a builtin or one of paragent."""
     message: str
+    """The message of the exception."""
     traceback: str = ""
     """The traceback in the worker, from the first line of the user's code; if that is not Python, from the line that called
     it. Empty if nothing was raised."""
@@ -115,12 +117,17 @@ class TaskResponse:
     """The response to one task. Every task gets exactly one."""
 
     id: str
+    """The id of the task."""
     answer: Any = None
+    """The answer of the agent; None if there is none."""
     success: bool = False
+    """Whether there is an answer."""
     status: TaskStatus = TaskStatus.FAILED
+    """How the task ended."""
     msg: str = ""
     """The failure in one sentence; empty on success."""
     error: ErrorInfo | None = None
+    """The failure with its traceback; None on success."""
     time_cost: float = 0.0
     """Seconds of work of the last execution."""
     queue_time: float = 0.0
@@ -129,12 +136,17 @@ class TaskResponse:
     """How many times the task was executed, retries included; 0 if it never started. Executions that ended because of
     another task in the same worker do not count."""
     usage: dict[str, float] = field(default_factory=dict)
+    """What the agent recorded with `record_usage`, added up."""
     trajectory: list[Any] = field(default_factory=list)
+    """What the agent recorded with `record_step`, in order."""
     trace_id: str = ""
+    """An id for tracing, unique for each task of a run."""
     worker: str = ""
     """The worker of the last execution, as `host:pid`."""
     name: str = ""
+    """The name of the task."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """The metadata of the task."""
 
     def unwrap(self) -> Any:
         """Return the answer.

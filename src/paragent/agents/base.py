@@ -72,6 +72,7 @@ class AgentBase(metaclass=_AgentMeta):
     """
 
     name: str
+    """The name of the agent: the one given, or the class and a random number."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ class AgentResult:
     """What an agent returns at the end of a rollout."""
 
     answer: str
+    """The answer, which is scored."""
     ending: str = "answered"
     """`answered`, `answer cut`, `turns used up`, `context full`, or a short text of the agent's own."""
 
@@ -41,7 +42,9 @@ class Episode(Protocol):
     messages: list[dict[str, Any]]
     """The conversation. The agent appends to it; `complete` sends it."""
     max_turns: int
+    """How many turns the agent may take (`--max-turns`)."""
     max_retries: int
+    """How often a request to the model is repeated after errors."""
     ended: str
     """How a tool call ended the rollout, in a few words; empty while the rollout continues."""
 

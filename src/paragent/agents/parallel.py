@@ -44,7 +44,9 @@ class ParallelizableAgent(AgentBase):
         if twice := [name for name, count in Counter(map(name_of, agents)).items() if count > 1]:
             raise ConfigError(f"sub-agents must have different names; more than one is called {twice[0]!r}")
         self.agents = list(agents)
+        """The sub-agents."""
         self.aggregate_func = aggregate_func
+        """The function that combines their answers; None: a dictionary of them."""
 
     async def reply(self, x: Any = None) -> Any:
         """Call every sub-agent and return the aggregate of their answers."""

@@ -55,7 +55,7 @@ def add(subparsers: Subparsers) -> None:
         commands,
         "serve",
         "execute rollouts and deliver them over HTTP",
-        "Execute rollouts for a trainer and deliver them over HTTP, as docs/howto/training.md describes. The file has the settings of "
+        "Execute rollouts for a trainer and deliver them over HTTP. The file has the settings of "
         f"`paragent rollout` and those below. {_KEY} sets the key of the endpoint, {_TOKEN} the token of the service.",
     )
     serve.add_argument(

@@ -8,7 +8,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from paragent._internal.registry import Implementation, Registry, import_object
+from paragent._internal.registry import Implementation, Registry, import_named
 from paragent._internal.text import counted
 from paragent.errors import ConfigError, EngineFailed
 from paragent.worker.protocol import Call
@@ -80,6 +80,7 @@ class RuntimeEngine(abc.ABC):
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+        """The configuration of the run."""
         self.numbers = itertools.count()
         """The numbers of calls, shared by all runs that use the engine, so that each number is used once."""
         self._claimed = threading.Lock()
@@ -173,11 +174,11 @@ def open_engine(config: RunConfig) -> RuntimeEngine:
     Raises:
         UnknownName: no engine has this name.
         MissingExtra: the engine's optional packages are not installed.
-        ConfigError: `config.cls` is not an engine class.
+        ConfigError: `config.cls` cannot be imported, or is not an engine class.
     """
     chosen: Any = config.cls if config.cls is not None else ENGINES.load(config.engine_name)
     if isinstance(chosen, str):
-        chosen = import_object(chosen)
+        chosen = import_named(chosen)
     if not (isinstance(chosen, type) and issubclass(chosen, RuntimeEngine)):
         raise ConfigError(f"cls must be a subclass of RuntimeEngine or the path to one, not {chosen!r}")
     return chosen(config)

@@ -34,6 +34,7 @@ class LoadedTask:
     task: Any = None
     """The task as parsed JSON; None if there is a problem."""
     problem: str = ""
+    """Why the task cannot be run; empty if it can."""
 
 
 class Environment:
@@ -61,6 +62,7 @@ class Environment:
     """
 
     name: ClassVar[str] = "environment"
+    """The name in messages. `--mode` uses the name under which the environment is registered."""
     instructions: str = ""
     """The system message: what the agent can do here and in which form it must answer."""
     metric: ClassVar[str] = "exact_match"
@@ -86,10 +88,14 @@ class Environment:
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, shared: SharedResources | None = None) -> None:
         self.options = self.read_options(options or {})
+        """The options as `read_options` returned them."""
         self.shared = SharedResources() if shared is None else shared
+        """Resources that all environments of a worker share."""
         self._owns_shared = shared is None
         self.task: BenchmarkTask | None = None
+        """The task of the rollout; None before `open`."""
         self.machine: Any = None
+        """The leased machine, if `needs_machine` is set; None before `open`."""
         self.first_images: tuple[bytes, ...] = ()
         """Images (PNG) of the first user message; set by `open`."""
         self.first_kept: tuple[bytes, ...] = ()

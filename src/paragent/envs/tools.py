@@ -217,9 +217,13 @@ class Tool:
     """A tool: its description for the agent, and how to call it."""
 
     name: str
+    """The name that the model uses."""
     description: str
+    """What the model is told about it."""
     arguments: Arguments | SchemaArguments
+    """The arguments, which are checked before each call."""
     function: Callable[..., Awaitable[str | ToolResult]]
+    """The function that is called."""
 
     @property
     def parameters(self) -> dict[str, Any]:

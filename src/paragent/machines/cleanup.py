@@ -87,8 +87,11 @@ class Owner:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", pool):
             raise ConfigError(f"a pool's name has up to 31 lower-case letters, digits and '-', not {pool!r}")
         self.pool = pool
+        """The name of the pool."""
         self.id = f"{pool}-{os.getpid()}-{os.urandom(4).hex()}"
+        """Unique for each process that owns machines of the pool."""
         self.folder = cache_folder("owners", pool) / self.id
+        """The folder of this owner's records, from which a later pool cleans up."""
         self._lock = self._create_folder()
 
     def _create_folder(self) -> IO[str]:

@@ -69,6 +69,7 @@ class PoolClient(Pool):
         if not separator:
             raise ConfigError(f"the address of a pool has the form host:port, not {address!r}")
         self.address = Address.of(host.strip("[]"), port)
+        """The address of the pool."""
         self._token, self._tls, self._reconnect = token, tls, reconnect
         self._remote = RemotePool(self.address, token, tls, reconnect)
 

@@ -50,7 +50,9 @@ class GuestReply(NamedTuple):
     """The reply of a guest agent."""
 
     status: int
+    """The status code of the HTTP response."""
     body: bytes
+    """The body of the response."""
 
     def json(self) -> Any:
         """Return the body parsed as JSON.
@@ -101,7 +103,9 @@ class RequestBody(NamedTuple):
     """The body of a request."""
 
     content_type: str
+    """The media type of the data."""
     data: bytes
+    """The data to send."""
 
 
 def json_body(fields: dict[str, Any]) -> RequestBody:

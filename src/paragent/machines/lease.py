@@ -187,7 +187,9 @@ class Lease:
         self.machine = machine
         """The machine; a reset may change its address."""
         self.duration = duration
+        """Seconds for which the lease was granted."""
         self.deadline = monotonic() + duration
+        """When the lease ends, on the clock of `time.monotonic`."""
         self.lost: str | None = None
         """Why the lease has ended without being released, or None."""
         self._heartbeat: asyncio.Task[None] | None = None

@@ -47,8 +47,11 @@ class CommandResult:
     """The result of a command."""
 
     output: str
+    """What the command wrote to standard output."""
     error: str
+    """What it wrote to standard error."""
     returncode: int
+    """Its exit status."""
 
     @property
     def ok(self) -> bool:
@@ -71,10 +74,13 @@ class Machine:
     """
 
     id: str
+    """Unique among the machines of a provider."""
     host: str
+    """The address at which the machine is reached."""
     port: int
     """Where the guest agent listens."""
     token: str | None = field(default=None, repr=False)
+    """The secret that its server demands; None: none."""
     ports: Mapping[int, int] = field(default_factory=dict)
     """Other ports of the machine and the ports of `host` at which they are reached."""
     details: Mapping[str, str] = field(default_factory=dict)
@@ -166,13 +172,17 @@ class MachineStatus:
     """One row of the table of machines."""
 
     id: str
+    """The id of the machine."""
     state: MachineState
+    """Its state."""
     seconds: float
     """How long it has been in this state."""
     holder: str
+    """Who leases it; empty if it is not leased."""
     uses: int
     """Number of leases that have ended on it."""
     address: str
+    """Its host and port; empty before it has one."""
     reason: str
     """Why it is in a final state, or will be after its lease; else empty."""
     lease_seconds: float | None = None
@@ -197,16 +207,23 @@ class PoolStatus:
     """The state of a pool, as `paragent pool status` shows it."""
 
     pool: str
+    """The name of the pool."""
     provider: str
+    """The name of the provider."""
     size: int
+    """How many machines can be leased at the same time."""
     spares: int
+    """How many additional machines are kept ready."""
     waiting: int
     """Number of requests that wait for a machine."""
     draining: bool
+    """Whether the pool grants no more leases."""
     failure: str | None
     """Why the pool failed, or None."""
     machines: tuple[MachineStatus, ...]
+    """All machines."""
     leases_granted: int = 0
+    """How many leases have been granted."""
     leased_seconds: float = 0.0
     """Total time for which holders had machines."""
     seconds: float = 0.0

@@ -75,6 +75,7 @@ class RpcAgentServerLauncher:
         lease: float = _LEASE,
     ) -> None:
         self.address = Address.of(host, port)
+        """Where the server listens."""
         self._classes = tuple(custom_agent_classes)
         if wrong := [cls for cls in self._classes if not isinstance(cls, type)]:
             raise ConfigError(f"custom_agent_classes must be classes, not {wrong[0]!r}")

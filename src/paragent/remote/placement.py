@@ -45,6 +45,7 @@ class DistConf:
     """
 
     host: str | None = None
+    """The host of an agent server; None: a child process."""
     port: int | str | None = None
     """Address of a running agent server: `paragent agent-server`, or an `RpcAgentServerLauncher`."""
     own_process: bool = False

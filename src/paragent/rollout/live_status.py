@@ -327,8 +327,11 @@ class RolloutProgress:
     """The progress of a run, earlier sessions included."""
 
     run: str
+    """The name of the run."""
     path: Path
+    """The run directory."""
     total: int
+    """How many rollouts the run has."""
     done: int = 0
     """Rollouts with a final result; infrastructure failures are not counted."""
     score: float = 0.0
@@ -336,21 +339,27 @@ class RolloutProgress:
     counted: int = 0
     """Results that count in the mean."""
     infrastructure_failures: int = 0
+    """Rollouts that failed because of infrastructure."""
     failures: Counter[str] = field(default_factory=Counter)
+    """The number of failures by message."""
     reasons: dict[str, str] = field(default_factory=dict)
     """The last error message of each kind of failure."""
     failed: int = 0
     """Final results with the status `failed` or `timed out`."""
     cancelled: int = 0
+    """Rollouts that a user cancelled."""
     usage: TokenUsage = TokenUsage()
     """The tokens of all results that are recorded."""
     active: int = 0
+    """Rollouts that are under way."""
     retries: int = 0
     """Executions of this session that failed because of infrastructure and are retried."""
     done_before: int = 0
     """Results of earlier sessions."""
     started: float = field(default_factory=time.monotonic)
+    """When the session began, on the clock of `time.monotonic`."""
     state: RunState = RunState.STARTING
+    """The state of the session."""
     note: str = ""
     """What the session is doing besides executing rollouts, such as starting machines."""
     num_rollouts: int = 0
@@ -358,7 +367,9 @@ class RolloutProgress:
     budgets: list[LiveBudget] = field(default_factory=list)
     """The budgets of the run, and how much of each is used."""
     live: LiveStatus = field(default_factory=LiveStatus)
+    """What the rollouts under way are doing."""
     machines: MachineCounts | None = None
+    """How many machines are in each state; None if the run has no machines."""
 
     @classmethod
     def resumed(cls, run: str, path: Path, summary: Summary, failures: Mapping[str, int]) -> RolloutProgress:

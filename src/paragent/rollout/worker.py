@@ -88,6 +88,7 @@ class RolloutWorker:
 
             settings = rollout_settings_of(settings)
         self.settings = settings
+        """The settings as the worker process gets them."""
 
     def run(self, task: BenchmarkTask, attempt: int = 1) -> RolloutResult:
         """Execute a rollout and wait for it. May be called while an event loop is running, as in a notebook."""

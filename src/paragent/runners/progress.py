@@ -26,11 +26,15 @@ class Progress:
     """The state of a run at one moment."""
 
     job_name: str
+    """The name of the run."""
     total: int | None
     """How many tasks there are; None if that is not known."""
     counts: dict[TaskStatus, int] = field(default_factory=lambda: dict.fromkeys(TaskStatus, 0))
+    """How many tasks have ended with each status."""
     under_way: int = 0
+    """How many tasks have been submitted and have not ended."""
     seconds: float = 0.0
+    """Seconds since the run began."""
 
     @property
     def done(self) -> int:
@@ -71,6 +75,8 @@ class _Display(Reporter):
         super().__init__(config, total, self._show)
         self._bar: Any = None
         self._last_line = 0.0
+        self._complete = False
+        """Whether the line with all tasks was written."""
         if sys.stderr.isatty():
             self._bar, self._task = _rich_bar(config.job_name, total)
             self._bar.start()
@@ -79,7 +85,10 @@ class _Display(Reporter):
         bad = progress.done - progress.counts[TaskStatus.SUCCEEDED]
         if self._bar:
             self._bar.update(self._task, completed=progress.done, under_way=progress.under_way, bad=bad)
-        elif progress.seconds - self._last_line >= _LINE_INTERVAL or progress.done == progress.total:
+        elif not self._complete and (
+            progress.done == progress.total or progress.seconds - self._last_line >= _LINE_INTERVAL
+        ):
+            self._complete = progress.done == progress.total
             self._last_line = progress.seconds
             of = "" if progress.total is None else f" of {progress.total}"
             sys.stderr.write(

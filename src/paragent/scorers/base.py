@@ -36,11 +36,13 @@ class Scorer(ABC):
     """
 
     name: ClassVar[str]
-    """The name for `--metric`, and the key of the score in results."""
+    """The name for `--metric` if the scorer is registered. The key of a score in results is what `--metric` names."""
     needs_model: ClassVar[bool] = False
+    """Whether the scorer asks a model; `ask` is then set."""
 
     def __init__(self, ask: Ask | None = None) -> None:
         self.ask = ask
+        """A function that asks the judge model; None without one."""
 
     @abstractmethod
     async def score(self, task: BenchmarkTask, answer: str) -> Score:

@@ -80,6 +80,7 @@ class RolloutResult:
     attempt: int
     """Counted from 1."""
     status: RolloutStatus
+    """How the rollout ended."""
     final: bool = True
     """Whether this is the result of the rollout; False for an execution that is or will be retried."""
     score: float | None = None
@@ -87,13 +88,17 @@ class RolloutResult:
     scores: dict[str, float | None] = field(default_factory=dict)
     """The scores of all scorers, by name."""
     answer: str | None = None
+    """The answer; None if there is none."""
     ending: str = ""
     """How the conversation ended: `answered`, `answer cut`, `turns used up`, `context full`, or a text of the agent's own."""
     kind: str = ""
     """The kind of failure, for counting: `endpoint`, `worker`, `environment`, `ValueError`; empty without a failure."""
     error: str = ""
+    """The failure in one sentence; empty if there is none."""
     turns: int = 0
+    """Replies of the model."""
     tool_calls: int = 0
+    """Calls of tools."""
     requests: int = 0
     """Replies received from models."""
     cached_replies: int = 0
@@ -101,6 +106,7 @@ class RolloutResult:
     prompt_tokens: int | None = 0
     """None if the endpoint did not report tokens."""
     completion_tokens: int | None = 0
+    """Tokens that the model generated; None if the endpoint does not report them."""
     cached_tokens: int | None = None
     """The part of `prompt_tokens` that the endpoint took from a cache; None if no reply said it."""
     reasoning_tokens: int | None = None
@@ -108,6 +114,7 @@ class RolloutResult:
     judge_prompt_tokens: int = 0
     """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
     judge_completion_tokens: int = 0
+    """Tokens that judges generated."""
     seconds: float = 0.0
     """Time spent working."""
     waited: float = 0.0

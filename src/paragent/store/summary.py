@@ -49,7 +49,9 @@ class Summary:
     """The statistics of a run. The fields are the keys of summary.json."""
 
     tasks: int
+    """Tasks of the run."""
     attempts: int
+    """Attempts at each task."""
     rollouts: int
     """The number of results in a complete run: tasks times attempts."""
     done: int
@@ -57,6 +59,7 @@ class Summary:
     pending: int
     """Rollouts without a result, or with an infrastructure failure."""
     statuses: dict[str, int]
+    """How many rollouts ended with each status."""
     failures: dict[str, int]
     """Failed results by kind; cancelled ones are not failures."""
     reasons: dict[str, str]
@@ -74,24 +77,31 @@ class Summary:
     unscored: int = 0
     """Completed rollouts without a score although their task has a reference answer, or other results have a score."""
     pass_at: dict[int, float] = field(default_factory=dict)
+    """pass@k by k: the share of tasks that k attempts are expected to solve."""
     executions: int = 0
     """Executions of rollouts, retries included."""
     prompt_tokens: int | None = 0
     """None if an endpoint did not report tokens."""
     completion_tokens: int | None = 0
+    """Tokens that the model generated; None if unknown."""
     judge_prompt_tokens: int = 0
     """The part of `prompt_tokens` used by a judge that is a different model than the agent's."""
     judge_completion_tokens: int = 0
+    """Tokens that judges generated."""
     requests: int = 0
+    """Requests to the model."""
     cached_replies: int = 0
     """Replies from the cache of `--cache`; they are not requests and cost nothing."""
     cost: float | None = None
     """In the currency of the prices; None if unknown."""
     seconds_worked: float = 0.0
+    """Seconds of work of all rollouts."""
     seconds_waited: float = 0.0
+    """Seconds that rollouts waited, for machines and for the endpoint."""
     seconds: float = 0.0
     """The duration of all sessions."""
     sessions: int = 0
+    """How often the run was started or continued."""
     means: dict[str, float] = field(default_factory=dict)
     """The mean of each scorer, over the results that it scored."""
     machines: dict[str, float] | None = None

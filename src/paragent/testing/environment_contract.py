@@ -35,8 +35,11 @@ class EnvironmentContract:
     """Tests that every environment must pass."""
 
     environment: ClassVar[str | type[Environment]]
+    """The environment to test: its class, or its name."""
     options: ClassVar[Mapping[str, Any]] = {}
+    """Options for its constructor."""
     task: ClassVar[BenchmarkTask]
+    """A task that it can open."""
     right: ClassVar[str]
     """A final message that deserves the score 1 for `task`."""
     wrong: ClassVar[str]

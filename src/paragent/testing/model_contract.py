@@ -30,7 +30,9 @@ class ModelContract:
     """Tests that every model must pass."""
 
     model: ClassVar[type[Model]]
+    """The class to test."""
     settings: ClassVar[ModelSettings]
+    """Settings for its constructor."""
     messages: ClassVar[Sequence[dict[str, Any]]] = (
         {"role": "system", "content": "Use the calculator."},
         {"role": "user", "content": "What is 1/2 + 1/3?"},
@@ -50,6 +52,7 @@ class ModelContract:
             },
         },
     )
+    """Tools that are offered in requests."""
 
     def open(self) -> Model:
         """Return the model under test. Called within a running event loop."""

@@ -42,8 +42,11 @@ class Fault:
     status: int = 500
     """The HTTP status, such as 429 or 500; 0: the connection is closed in the middle of the answer."""
     first: int = 1
+    """The first request that fails, counted from 1."""
     last: int = 0
+    """The last one; 0: no end."""
     every: int = 1
+    """Only every n-th request of these fails."""
     retry_after: float | str | None = None
     """Value of the header `Retry-After`: seconds, or a text that is sent unchanged."""
     code: str = ""
@@ -77,6 +80,7 @@ class Script:
     latency: float = 0.0
     """Seconds before an answer begins."""
     faults: Sequence[Fault] = ()
+    """Requests that fail, and how."""
     most_at_once: int = 0
     """Concurrent requests above which the endpoint returns status 429; 0: no limit."""
     context_limit: int = 0
@@ -197,8 +201,11 @@ class OpenAIServer:
 
     def __init__(self, script: Script | None = None, *, port: int = 0, keep_requests: bool = False) -> None:
         self.script = script if script is not None else Script()
+        """What the server answers."""
         self.seen = Statistics()
+        """What it has received."""
         self.port = port
+        """The port on which it listens."""
         self._keep = keep_requests
         self._connections: weakref.WeakSet[ScriptedConnection] = weakref.WeakSet()
         self._ready = threading.Event()
@@ -266,7 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; the first line printed is the address."""
     parser = argparse.ArgumentParser(prog="python -m paragent.testing.openai_server", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="the port; 0 (default): any free port")
-    replies = 'a JSON file with the fields of Script, such as {"default": "Answer: 42"}; docs/guide/models.md has an example'
+    replies = (
+        'a JSON file with the fields of Script, such as {"default": "Answer: 42"}; docs/guide/models.md has an example'
+    )
     parser.add_argument("--script", type=Path, help=replies)
     parser.add_argument("--latency", type=float, help="seconds before each answer; overrides the script")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")

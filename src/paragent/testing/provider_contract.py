@@ -34,8 +34,11 @@ class ProviderContract:
     """What every provider guarantees. The machines must run paragent's guest agent."""
 
     provider: ClassVar[str | type[Provider]]
+    """The provider to test: its class, or its name."""
     settings: ClassVar[MachineSettings] = MachineSettings()
+    """Settings of its machines."""
     pool: ClassVar[str] = "contract"
+    """The name of the pool."""
 
     def run_with_provider(self, test: Callable[[Provider], Awaitable[None]]) -> None:
         """Run a test with its own provider and check that no machine is left."""

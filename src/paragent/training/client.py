@@ -102,6 +102,7 @@ class Turn:
     start: int
     """The tokens that it sampled are `token_ids[start:end]`."""
     end: int
+    """The position after the last token of the reply."""
     version: int | None
     """The version of the policy that sampled them; None if it is unknown."""
 
@@ -115,19 +116,23 @@ class Sample:
     """
 
     task_id: str
+    """The id of the task."""
     attempt: int
     """Counted from 1."""
     branch: int
     """The number of the sequence within its attempt, counted from 0."""
     token_ids: list[int]
+    """All tokens of the conversation."""
     mask: list[int]
     """1 for sampled tokens; 0 for all others: prompts, results of tools."""
     logprobs: list[float] | None
     """The log probability of each sampled token, 0.0 for the others; None if the endpoint returned none."""
     reward: float
+    """The score of the rollout."""
     status: str
     """`completed`, `failed` (the agent failed) or `timed out`."""
     turns: list[Turn]
+    """The replies of the model, with the positions of their tokens."""
     weight: float = 1.0
     """1 divided by the number of samples of the attempt."""
 
@@ -156,11 +161,13 @@ class AttemptFailure:
     """An attempt that has no sample and no reward: infrastructure failed, or a user cancelled it."""
 
     attempt: int
+    """The number of the attempt, from 1."""
     status: str
     """`infrastructure` or `cancelled`."""
     kind: str
     """What failed: `endpoint`, `worker`, `machine`, `environment`."""
     error: str
+    """The failure in one sentence."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -185,6 +192,7 @@ class Group:
     """Identifies this delivery."""
     _accept: Callable[[Group], None] = field(repr=False)
     accepted: bool = False
+    """Whether the trainer has accepted it."""
 
     @property
     def staleness(self) -> int:
@@ -230,9 +238,11 @@ class ServiceStatus:
     delivered: int
     """Groups that the trainer has and has not accepted."""
     accepted: int
+    """How many groups the trainer has accepted."""
     dropped: int
     """Groups that are not delivered because of infrastructure failures."""
     paused: bool
+    """Whether rollouts are paused."""
     rollouts: int
     """Rollouts under way."""
     replays: int

@@ -30,6 +30,7 @@ class Partial:
     """Deliver a group without the attempts that failed because of infrastructure, if at least `min` attempts are left."""
 
     min: int
+    """The smallest number of attempts with which a group is delivered."""
 
 
 def partial(*, min: int) -> Partial:  # noqa: A002 - reads as in the documentation: partial(min=4)

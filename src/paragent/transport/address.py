@@ -76,8 +76,11 @@ class TlsConf:
     """
 
     ca: str | None = None
+    """PEM file with the CA that signed the peer's certificate."""
     cert: str | None = None
+    """PEM file with the own certificate."""
     key: str | None = None
+    """PEM file with the private key of `cert`."""
     server_name: str | None = None
     """The name in the server's certificate, if it differs from the host to connect to."""
 

@@ -75,17 +75,20 @@ class MachineSettings:
     memory_mib: int | None = None
     """Memory of a machine; None: the default of the provider or the image."""
     cores: int | None = None
+    """Virtual processors of a machine; None: the provider's default."""
     desktop: bool = False
     """Whether the holder needs a desktop; `qemu` and `process` use it as the default of their options."""
     internet: bool = False
     """Whether the holder needs the Internet in the machine; `qemu` uses it as the default of its option."""
     screen: tuple[int, int] = (1920, 1080)
+    """Width and height of the screen in pixels."""
     forwards: tuple[int, ...] = ()
     """Ports of the machine that must be reachable, besides the guest agent's."""
     host: str = "127.0.0.1"
     """The address of this host at which machines that run here are reached. Workers on other hosts need an address that they
     can reach. Requests are not encrypted: use it only in a trusted network."""
     region: str | None = None
+    """The region of a cloud provider."""
     boot_seconds: float = 300.0
     """How long a machine may take until it answers."""
     options: Mapping[str, Any] = field(default_factory=dict)
