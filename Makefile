@@ -31,7 +31,7 @@ AGENTS := .venv-agents
 AGENTS_READY := $(AGENTS)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo web web-check test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
+.PHONY: help demo docs web web-check test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -180,7 +180,13 @@ test-core: ## Run the tests of the core in an environment without any extra
 	@$(CORE)/bin/python -m pytest -q -m "$(FAST)" tests/agents tests/config tests/remote tests/runners tests/serialization \
 		--ignore tests/remote/test_calls.py --ignore tests/serialization/test_exceptions.py # these two use openai's exceptions
 
-test-docs: $(READY) $(PROGRAMS) ## Check the links of the documentation and run the examples
+# MkDocs checks links and anchors, and fails on any warning. The variable turns off an advertisement.
+docs: $(READY) ## Build the documentation site into build/site
+	@$(BIN)/python docs/make_reference.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the site is in build/site; to look at it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
+
+test-docs: $(READY) $(PROGRAMS) $(SYSTEM) $(PAGES) ## Build the site, check links and docstrings, run all code of the pages and the examples
 	@$(BIN)/python -m pytest -q tests/docs tests/examples
 
 coverage: $(READY) ## Measure which lines and branches the fast tests reach, in all their processes
