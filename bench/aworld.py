@@ -1,10 +1,10 @@
-"""AWorld's engines on the same 200 tasks. AWorld is installed from PyPI into a virtual environment of its own."""
+"""AWorld's engines on the same 200 tasks. AWorld is in an environment of its own (`python -m bench.peers`)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
+import tempfile
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.executors import LIMIT, WORKERS
 from bench.measure import Contender, Measurement, Run
+from bench.peers.environments import peer_program
 from bench.simple_agents import echo
 from paragent import RunConfig, Runners, Task
 
@@ -20,37 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["MEASUREMENTS"]
 
-_HOME = Path(__file__).parent / "peers" / "aworld"
-_PYTHON = _HOME / "bin" / "python"
-_REQUIREMENTS = ("aworld==0.3.2", "pydantic<2.12", "ray", "pyspark")
-"""Release 0.3.2 needs an MCP library that cannot be imported with a later pydantic."""
-_INSTALLING = 900.0
-"""Seconds for pip to install them; the set of packages is large."""
 _SCRIPT = Path(__file__).parent / "scripts" / "aworld_tasks.py"
-
-
-def _environment() -> None:
-    """Create AWorld's environment, if it does not exist."""
-    ready = _HOME / ".ready"
-    if ready.exists():
-        return
-    subprocess.run([sys.executable, "-m", "venv", str(_HOME)], check=True, timeout=LIMIT)
-    install = [str(_PYTHON), "-m", "pip", "install", "--quiet", *_REQUIREMENTS]
-    subprocess.run(install, check=True, timeout=_INSTALLING, capture_output=True)
-    ready.touch()
 
 
 def _aworld(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        _environment()
+        python = str(peer_program("aworld"))
 
         def run() -> float:
-            command = [str(_PYTHON), str(_SCRIPT), engine, str(size), str(WORKERS)]
-            variables = {**os.environ, "RAY_ADDRESS": "local", "PYSPARK_PYTHON": str(_PYTHON)}
-            ended = subprocess.run(
-                command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=_HOME
-            )
+            command = [python, str(_SCRIPT), engine, str(size), str(WORKERS)]
+            variables = {**os.environ, "RAY_ADDRESS": "local", "PYSPARK_PYTHON": python}
+            with tempfile.TemporaryDirectory() as folder:  # it writes logs to the working directory
+                ended = subprocess.run(
+                    command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=folder
+                )
             [result] = [line for line in ended.stdout.splitlines() if "RESULT" in line] or [""]
             if not result:
                 raise RuntimeError(f"AWorld on {engine}: {(ended.stderr.strip().splitlines() or ['no output'])[-1]}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from bench.measure import Contender, Measurement, Run, Target
+from bench.peers.environments import peer_program
 from bench.scripts.gateway_load import TURNS
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["MEASUREMENTS"]
 
 _SCRIPTS = Path(__file__).parent / "scripts"
-_VERIFIERS = Path(__file__).parent / "peers" / "verifiers" / "bin" / "python"
 _WORKERS = 2
 _LIMIT = 300.0
 """Seconds for the calls of one sample, which take a few."""
@@ -115,13 +115,10 @@ class _Setting:
         return 100 * used / (used + _cpu(self.gateways) - before)
 
 
-def _contender(
-    name: str, script: str, sample: Callable[[_Setting, int], float], python: str = sys.executable
-) -> Contender:
+def _contender(name: str, script: str, sample: Callable[[_Setting, int], float], peer: str = "") -> Contender:
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        if not Path(python).exists():
-            raise RuntimeError(f"{name} has no environment: python -m bench.peers")
+        python = str(peer_program(peer)) if peer else sys.executable
         with ExitStack() as stack:
             setting = _Setting(stack, script, python)
             yield lambda: sample(setting, size)
@@ -133,7 +130,7 @@ def _contender(
 def _contenders(sample: Callable[[_Setting, int], float], *, direct: bool = True) -> tuple[Contender, ...]:
     contenders = (
         _contender("paragent", "gateway_paragent.py", sample),
-        _contender("verifiers", "gateway_verifiers.py", sample, str(_VERIFIERS)),
+        _contender("verifiers", "gateway_verifiers.py", sample, peer="verifiers"),
         _contender("direct", "", sample),
     )
     return contenders if direct else contenders[:2]

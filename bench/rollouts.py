@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.executors import LIMIT
 from bench.measure import Contender, Measurement, Run, Target
+from bench.peers.environments import peer_program
 from bench.processes import run_script
 from paragent.store import Journal, RolloutResult, RolloutStatus
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["MEASUREMENTS", "endpoint"]
 
 _SCRIPTS = Path(__file__).parent / "scripts"
-_PEERS = Path(__file__).parent / "peers"
 _LATENCY = 0.2
 _TURNS = 5
 _AT_A_TIME = 200
@@ -79,10 +79,7 @@ def _paragent(size: int) -> Iterator[Run]:
 
 @contextmanager
 def _inspect(size: int) -> Iterator[Run]:
-    python = _PEERS / "inspect_ai" / "bin" / "python"
-    if not python.exists():
-        raise RuntimeError("inspect_ai has no environment: python -m bench.peers")
-    yield from _execute(str(python), "rollouts_inspect.py", size)
+    yield from _execute(str(peer_program("inspect_ai")), "rollouts_inspect.py", size)
 
 
 def _without_http(value: str) -> Callable[[int], AbstractContextManager[Run]]:

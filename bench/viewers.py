@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.executors import LIMIT
 from bench.measure import Contender, Measurement, Run, Target
+from bench.peers.environments import peer_program
 from bench.view_data import rollouts, write_json, write_run
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MEASUREMENTS", "browser"]
 
-_PEERS = Path(__file__).parent / "peers"
 _SCRIPTS = Path(__file__).parent / "scripts"
 _CHOSEN = 3
 """The rollout that is opened: in the first rows of every list."""
@@ -95,7 +95,7 @@ def _inspect(folder: Path, size: int) -> Iterator[_Viewer]:
     _write_log("inspect_ai", "viewer_inspect.py", folder)
     port = _free_port()
     command = [
-        str(_peer("inspect_ai", "inspect")),
+        str(peer_program("inspect_ai", "inspect")),
         "view",
         "start",
         "--log-dir",
@@ -111,7 +111,14 @@ def _inspect(folder: Path, size: int) -> Iterator[_Viewer]:
 def _harbor(folder: Path, size: int) -> Iterator[_Viewer]:
     write_json(folder / "rollouts.jsonl", size)
     _write_log("harbor", "viewer_harbor.py", folder)
-    command = [str(_peer("harbor", "harbor")), "view", str(folder / "log"), "--jobs", "--port", str(_free_port())]
+    command = [
+        str(peer_program("harbor", "harbor")),
+        "view",
+        str(folder / "log"),
+        "--jobs",
+        "--port",
+        str(_free_port()),
+    ]
     with _server(command, r"running on (http://\S+)") as line:
         yield _Viewer(f"{line.group(1)}/jobs/sample?tab=results")
 
@@ -134,15 +141,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _peer(name: str, program: str) -> Path:
-    path = _PEERS / name / "bin" / program
-    if not path.exists():
-        raise RuntimeError(f"{name} has no environment: python -m bench.peers")
-    return path
-
-
 def _write_log(peer: str, script: str, folder: Path) -> None:
-    command = [_peer(peer, "python"), _SCRIPTS / script, folder / "rollouts.jsonl", folder / "log"]
+    command = [peer_program(peer), _SCRIPTS / script, folder / "rollouts.jsonl", folder / "log"]
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
 
 

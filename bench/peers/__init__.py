@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.peers.environments import peer_program
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -75,15 +77,8 @@ def bare_grpc() -> Iterator[Any]:
 
 
 def agentscope_run(outstanding: int, size: int) -> float:
-    """Return the calls per second of AgentScope 0.1.6. The first call installs it into a virtual environment of its own."""
-    folder = _HERE / "agentscope"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
-        wanted = ["agentscope[distribute]==0.1.6", "tqdm"]  # it imports tqdm without saying so
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True, timeout=900)
-        (folder / "ready").touch()
-    script = [str(python), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
+    """Return the calls per second of AgentScope 0.1.6, in an environment of its own."""
+    script = [str(peer_program("agentscope")), str(_HERE / "agentscope_echo.py"), str(outstanding), str(size)]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
         # It prints its number and does not end, because its server process keeps it alive. So both are killed here.
         late = threading.Timer(_START_SECONDS, os.killpg, (program.pid, signal.SIGKILL))

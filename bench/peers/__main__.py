@@ -1,38 +1,28 @@
-"""`python -m bench.peers`: create the virtual environments of peers whose packages conflict with paragent's; takes minutes."""
+"""`python -m bench.peers [NAME ...]`: create the virtual environments of peers; takes minutes the first time."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
-_HERE = Path(__file__).parent
-_PEERS = {"inspect_ai": ["inspect_ai", "openai"], "harbor": ["harbor"], "verifiers": ["verifiers==0.4.0"]}
-_NEWER = {"harbor": (3, 12)}
-"""Peers that need a later version of Python than paragent. BENCH_PYTHON names one; else `python3.12` or later on the path."""
+from bench.peers.environments import PEERS, create, peer_versions
 
 
-def _python(oldest: tuple[int, int]) -> str | None:
-    """Return an interpreter of at least this version."""
-    names = [sys.executable, os.environ.get("BENCH_PYTHON", ""), *(f"python3.{minor}" for minor in range(12, 16))]
-    check = f"import sys; sys.exit(sys.version_info < {oldest})"
-    for found in filter(None, map(shutil.which, filter(None, names))):
-        if subprocess.run([found, "-c", check], check=False, capture_output=True).returncode == 0:
-            return found
-    return None
+def main(names: list[str]) -> int:
+    """Create the environments of these peers (all if empty); return 1 if one failed."""
+    if unknown := [name for name in names if name not in PEERS]:
+        print(f"no peer is called {unknown[0]!r}; there are: {', '.join(PEERS)}", file=sys.stderr)
+        return 2
+    failed = False
+    for name in names or PEERS:
+        print(f"==> {name}", file=sys.stderr, flush=True)
+        try:
+            create(name)
+        except RuntimeError as problem:
+            failed = True
+            print(f"{name} is not installed: {problem}", file=sys.stderr)
+    print(", ".join(f"{package} {version}" for package, version in peer_versions().items()))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    for name, packages in _PEERS.items():
-        python = _HERE / name / "bin" / "python"
-        if not python.exists():
-            print(f"==> {name}", file=sys.stderr)
-            oldest = _NEWER.get(name, (3, 11))
-            interpreter = _python(oldest)
-            if interpreter is None:
-                print(f"{name} needs Python {oldest[0]}.{oldest[1]}; set BENCH_PYTHON to one", file=sys.stderr)
-                continue
-            subprocess.run([interpreter, "-m", "venv", str(_HERE / name)], check=True, timeout=120)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True, timeout=900)
+    sys.exit(main(sys.argv[1:]))
