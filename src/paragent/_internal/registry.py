@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoints
 
-__all__ = ["Implementation", "Registry", "import_object", "import_required", "require", "require_extra"]
+__all__ = ["Implementation", "Registry", "import_named", "import_object", "import_required", "require", "require_extra"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,20 @@ def import_object(location: str) -> Any:
         file = getattr(module, "__file__", None)
         found = f" ({file})" if file else ""  # the file shows whether the user meant another module of this name
         raise ConfigError(f"module {module_name!r}{found} has no attribute {attribute!r}") from error
+
+
+def import_named(location: str) -> Any:
+    """Import what a user names as `package.module:attribute`.
+
+    Raises:
+        ConfigError: `location` has another form, or it cannot be found.
+    """
+    try:
+        return import_object(location)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{location}: {error}. Modules are searched in the current folder and in PYTHONPATH"
+        ) from error
 
 
 def require_extra(part: str, *, extra: str, package: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Implementation, Registry, import_object
+from paragent._internal.registry import Implementation, Registry, import_named
 from paragent.envs.base import AgentFactory, Environment, LoadedTask
 from paragent.envs.resources import SharedResources
 from paragent.envs.tools import SchemaArguments, Tool, ToolFailed, ToolResult, ToolSource, call_tool, tool
@@ -56,13 +56,13 @@ def environment_class(name: str | type[Environment]) -> type[Environment]:
     Raises:
         UnknownName: no environment has this name.
         MissingExtra: its optional packages are not installed.
-        ConfigError: it is not a subclass of `Environment`.
+        ConfigError: it cannot be imported, or is not a subclass of `Environment`.
     """
     found: Any = name
     if isinstance(name, str) and name.startswith(OPENENV):
         found = ENVIRONMENTS.load("openenv").at(name.removeprefix(OPENENV))
     elif isinstance(name, str):
-        found = import_object(name) if ":" in name else ENVIRONMENTS.load(name)
+        found = import_named(name) if ":" in name else ENVIRONMENTS.load(name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise ConfigError(f"{name!r} is not an environment: it must be a subclass of paragent.Environment")
     return found

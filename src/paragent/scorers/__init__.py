@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paragent._internal.registry import Implementation, Registry, import_object
+from paragent._internal.registry import Implementation, Registry, import_named
 from paragent.errors import ConfigError
 from paragent.scorers.base import Score, Scorer
 
@@ -37,9 +37,9 @@ def open_scorer(name: str, *, ask: Ask | None = None) -> Scorer:
     Raises:
         UnknownName: no scorer has this name.
         MissingExtra: the scorer's optional packages are not installed.
-        ConfigError: `name` is not a subclass of `Scorer`, or the scorer needs a model and `ask` is None.
+        ConfigError: `name` cannot be imported or is not a subclass of `Scorer`, or it needs a model and `ask` is None.
     """
-    found = import_object(name) if ":" in name else SCORERS.load(name)
+    found = import_named(name) if ":" in name else SCORERS.load(name)
     if not (isinstance(found, type) and issubclass(found, Scorer)):
         raise ConfigError(f"{name!r} is not a scorer: it must be a subclass of paragent.Scorer")
     if found.needs_model and ask is None:

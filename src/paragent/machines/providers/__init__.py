@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.registry import Implementation, Registry, import_object
+from paragent._internal.registry import Implementation, Registry, import_named
 from paragent.errors import ConfigError
 from paragent.machines.providers.base import MachineSettings, Provider, complete_or_undo
 
@@ -33,11 +33,11 @@ def provider_class(provider: str | type[Provider]) -> type[Provider]:
     Raises:
         UnknownName: no provider has this name.
         MissingExtra: its optional packages are not installed.
-        ConfigError: it is not a subclass of `Provider`.
+        ConfigError: it cannot be imported, or is not a subclass of `Provider`.
     """
     chosen: Any = provider
     if isinstance(chosen, str):
-        chosen = import_object(chosen) if ":" in chosen else PROVIDERS.load(chosen)
+        chosen = import_named(chosen) if ":" in chosen else PROVIDERS.load(chosen)
     if not (isinstance(chosen, type) and issubclass(chosen, Provider)):
         raise ConfigError(f"provider must be a name, a subclass of Provider or the path to one, not {provider!r}")
     return chosen
