@@ -27,7 +27,7 @@ from paragent.testing import OpenAIServer, Script
 from tests.docs.pages import EXECUTED, NOT_EXECUTED, PARSED, ROOT, Block, Page, read_page
 
 COMMAND_SECONDS = 100
-SERVER_SECONDS = 30
+SERVER_SECONDS = 90
 OTHER_PROGRAMS = {
     *("apt-get", "aws", "cd", "cp", "curl", "export", "git", "make", "mkdir", "pip", "pytest", "python", "qemu-img"),
     *("ray", "scp", "source", "spark-submit", "ssh", "sudo", "uv", "wget", "kubectl", "yarn"),
