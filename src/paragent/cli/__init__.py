@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.text import safe_streams
-from paragent.cli import agent_server, control, demo, env, osworld, pool, rollout, runs, training, view, vm
+from paragent.cli import agent_server, completion, control, demo, env, osworld, pool, rollout, runs, training, view, vm
+from paragent.cli.completion import complete_if_requested
 from paragent.cli.parser import CommandParser
 from paragent.errors import Interrupted, ParagentError, UsageError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "make_parser"]
 
-_COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld)
+_COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld, completion)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
 
 _EXAMPLES = """examples:
@@ -60,7 +61,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    complete_if_requested(parser)
+    options = parser.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     if str(Path.cwd()) not in sys.path[:1]:
         # For `--agent module:Class` and similar flags. Has priority over installed packages, as with `python -m`.

@@ -44,6 +44,11 @@ __all__ = [
 ]
 
 HIDDEN = "(hidden)"
+_PLACES = ("worker", "sandbox", "host", "machine")
+_NETWORKS = ("none", "host")
+_APIS = ("chat", "responses", "anthropic")
+_TOOL_FORMATS = ("native", "text")
+_AT_LIMIT = ("finish", "cancel")
 _LACKING = {"responses": ("seed", "stop"), "anthropic": ("seed",)}
 """Settings of requests that a protocol does not have."""
 _MANAGED_FIELDS = frozenset({"model", "messages", "input", "tools", "stream", "stream_options"})
@@ -60,8 +65,8 @@ def _setting(default: Any, about: str, **metadata: Any) -> Any:
         default: the default value.
         about: the help text of the flag.
         metadata: `name`, the flat name where it differs from the field's; `metavar` of the flag; `least`, the smallest
-            value of an integer; `duration`, a number of seconds ("above 0" or "0 allowed"), or a text as `1h30m`; `json`, a
-            dictionary that is given as a JSON object instead of `NAME=VALUE`.
+            value of an integer; `values`, texts that shells suggest; `duration`, a number of seconds ("above 0" or "0
+            allowed"), or a text as `1h30m`; `json`, a dictionary that is given as a JSON object instead of `NAME=VALUE`.
     """
     metadata = {"help": about, **metadata}
     if isinstance(default, list | dict):
@@ -133,6 +138,7 @@ class AgentSection(_Section):
         "where the agent runs: worker (default for classes and functions), sandbox (default for programs), host, or machine",
         name="agent_in",
         metavar="PLACE",
+        values=_PLACES,
     )
     environment: dict[str, str] = _setting(
         {}, "variable for a program that is the agent; may be repeated", name="agent_env", metavar="NAME=VALUE"
@@ -141,6 +147,7 @@ class AgentSection(_Section):
         "none",
         "network of an agent in the sandbox: none (it reaches only the model gateway), or host (the network of this host)",
         name="agent_network",
+        values=_NETWORKS,
     )
     metadata: list[str] = _setting(
         [],
@@ -157,8 +164,7 @@ class AgentSection(_Section):
     mcp_timeout: float = _setting(120.0, "seconds for one call of an MCP tool", duration="above 0")
 
     def check(self) -> None:
-        places = one_of("worker", "sandbox", "host", "machine")
-        check_fields(self, {"place": optional(places), "network": one_of("none", "host")}, _agent_flag)
+        check_fields(self, {"place": optional(one_of(*_PLACES)), "network": one_of(*_NETWORKS)}, _agent_flag)
         for name in self.environment:
             _check_variable(name)
 
@@ -176,7 +182,9 @@ class ModelSection(_Section):
     )
     max_retries: int = _setting(3, "retries of one request after errors", least=0)
     api: str = _setting(
-        "chat", "protocol of the endpoint: chat (chat completions), responses, or anthropic (the Messages API)"
+        "chat",
+        "protocol of the endpoint: chat (chat completions), responses, or anthropic (the Messages API)",
+        values=_APIS,
     )
     temperature: float | None = _setting(None, "sampling temperature (default: the agent's or the endpoint's)")
     top_p: float | None = _setting(None, "sample from the most probable tokens with this total probability")
@@ -200,6 +208,7 @@ class ModelSection(_Section):
     tool_format: str = _setting(
         "native",
         "native; or text: describe the tools in the prompt and parse calls from the reply, for models without tool support",
+        values=_TOOL_FORMATS,
     )
     prices: Path | None = _setting(
         None, "JSON or YAML file {model: {input: ..., output: ...}}: price per million tokens", metavar="FILE"
@@ -210,8 +219,8 @@ class ModelSection(_Section):
             "temperature": optional(between(0, 2)),
             "top_p": optional(between(0, 1)),
             "reasoning_effort": optional(not_empty),
-            "tool_format": one_of("native", "text"),
-            "api": one_of("chat", "responses", "anthropic"),
+            "tool_format": one_of(*_TOOL_FORMATS),
+            "api": one_of(*_APIS),
         }
         check_fields(self, checks, _flag)
         for text in self.stop:
@@ -246,10 +255,16 @@ class EnvironmentSection(_Section):
     metric: str | None = _setting(None, "the scorer (default: the environment's own)")
     judge_model: str | None = _setting(None, "model for `--metric llm_judge` (default: the value of --model)")
     kb: Path | None = _setting(None, "rag: the documents, a file or a folder", metavar="PATH")
-    sandbox: str | None = _setting(None, "py: bubblewrap (the default), vm, or none (no sandbox)")
-    action_space: str = _setting("computer_13", "desktops: computer_13 or pyautogui")
+    sandbox: str | None = _setting(
+        None, "py: bubblewrap (the default), vm, or none (no sandbox)", values=("bubblewrap", "vm", "none")
+    )
+    action_space: str = _setting(
+        "computer_13", "desktops: computer_13 or pyautogui", values=("computer_13", "pyautogui")
+    )
     observation_type: str = _setting(
-        "screenshot", "desktops: screenshot, a11y_tree, screenshot_a11y_tree or som (screenshot with marks)"
+        "screenshot",
+        "desktops: screenshot, a11y_tree, screenshot_a11y_tree or som (screenshot with marks)",
+        values=("screenshot", "a11y_tree", "screenshot_a11y_tree", "som"),
     )
     pause: float = _setting(
         2.0, "desktops: maximum number of seconds to wait for a stable screen after an action", duration="0 allowed"
@@ -347,6 +362,7 @@ class RunSection(_Section):
     at_limit: str = _setting(
         "finish",
         "what happens to running rollouts when a --max-... budget is used up: finish, or cancel (they stay pending)",
+        values=_AT_LIMIT,
     )
     fresh: bool = _setting(False, "start a new run; an existing run directory is renamed, not deleted")
     otel: bool = _setting(
@@ -369,7 +385,7 @@ class RunSection(_Section):
             raise ConfigError("--otel-content is for runs with --otel: add --otel, or remove it")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
             raise ConfigError(f"--run-name must be a name without '/' and leading '.', not {self.run_name!r}")
-        check_fields(self, {"max_cost": optional(above_zero), "at_limit": one_of("finish", "cancel")}, _flag)
+        check_fields(self, {"max_cost": optional(above_zero), "at_limit": one_of(*_AT_LIMIT)}, _flag)
 
 
 _SECTIONS: dict[str, type[_Section]] = {
@@ -395,11 +411,17 @@ class RolloutConfig:
     """
 
     data: DataSection
+    """Which tasks to run."""
     agent: AgentSection
+    """The agent."""
     model: ModelSection
+    """The model and its endpoint."""
     environment: EnvironmentSection
+    """The environment and the score."""
     machines: MachinesSection
+    """The machines that rollouts lease."""
     run: RunSection
+    """How the run is executed and where it is stored."""
 
     def __init__(self, **settings: Any) -> None:
         values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
@@ -449,6 +471,8 @@ class Setting:
     duration: str | None
     json: bool
     """Whether it is given as a JSON object."""
+    values: tuple[str, ...]
+    """Values that shells suggest; there may be others."""
 
     @property
     def flag(self) -> str:
@@ -521,6 +545,7 @@ def _settings_of(title: str) -> tuple[Setting, ...]:
             least=spec.metadata.get("least"),
             duration=spec.metadata.get("duration"),
             json=spec.metadata.get("json", False),
+            values=spec.metadata.get("values", ()),
         )
         settings.append(setting)
     return tuple(settings)
