@@ -219,7 +219,7 @@ def _check_only(block: Block) -> None:
     """Parse the commands of a block, or compile its code and execute its imports."""
     if block.language in {"python", "setup"}:
         tree = ast.parse(block.body)
-        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         exec(compile(ast.Module(imports, []), "<imports>", "exec", dont_inherit=True), {})
         return
     for command in _commands(block):
