@@ -24,7 +24,8 @@ import pytest
 from paragent.demo.samples import sample_options, sample_path
 from paragent.envs import Environment, SharedResources, open_environment
 from paragent.envs.web.browser import FLAGS
-from paragent.envs.web.environment import WebEnvironment, find_chromium
+from paragent.envs.web.chromium import find_chromium
+from paragent.envs.web.environment import WebEnvironment
 from paragent.envs.web.search import SEARCH_SERVICES
 from paragent.envs.web.ssrf_proxy import AddressRefused, SsrfProxy
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram

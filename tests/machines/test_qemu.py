@@ -16,9 +16,9 @@ import pytest
 from paragent import ConfigError, MachineFailed, UsageError, VMPoolManager
 from paragent.machines.cleanup import Owner
 from paragent.machines.images import frozen_states, images
+from paragent.machines.kvm import boot_problem, kvm_problem, kvm_works
 from paragent.machines.providers import MachineSettings, qemu
 from paragent.machines.providers.qemu.golden import remove_drafts
-from paragent.machines.providers.qemu.hardware import kvm_works
 from paragent.machines.providers.qemu.process import Monitor
 from tests.waiting import wait_until
 
@@ -99,6 +99,17 @@ def test_kvm_is_used_only_if_the_processor_supports_it(tmp_path: Path) -> None:
     assert kvm_works(capable, device)
     assert not kvm_works(capable, tmp_path / "absent")
     assert not kvm_works(tmp_path / "absent", device)
+    assert "the processor has no hardware virtualization" in kvm_problem(plain, device)
+    assert kvm_problem(capable, tmp_path / "absent") == f"there is no {tmp_path / 'absent'}"
+
+
+@pytest.mark.qemu
+def test_a_machine_that_only_boots_shows_whether_an_accelerator_works() -> None:
+    program = qemu.qemu_program().path
+    assert boot_problem(program, "tcg", 30) == ""
+    assert "does not boot" in boot_problem(program, "absent", 30)
+    assert "did not boot within" in boot_problem(program, "tcg", 0.001)
+    assert "cannot be started" in boot_problem("/absent", "tcg", 30)
 
 
 @pytest.mark.qemu

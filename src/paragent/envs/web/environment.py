@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - pydantic reads the annotations of the options
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,9 +12,10 @@ from paragent._internal.registry import require
 from paragent._internal.validation import integer, seconds
 from paragent.envs.base import Environment
 from paragent.envs.tools import ToolFailed, ToolResult, tool
+from paragent.envs.web.chromium import find_chromium
 from paragent.envs.web.search import LocalSearch, remote_search
 from paragent.envs.web.ssrf_proxy import AddressRefused
-from paragent.errors import ConfigError, MissingProgram
+from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 require("playwright")
 
-__all__ = ["WebEnvironment", "WebOptions", "find_chromium"]
+__all__ = ["WebEnvironment", "WebOptions"]
 
 _CLOSE_LIMIT = 10.0
 """Seconds for the browser to close an attempt's pages."""
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +199,3 @@ class WebEnvironment(Environment):
                 async with asyncio.timeout(_CLOSE_LIMIT):
                     await context.close()
         await super().close()
-
-
-def find_chromium(program: Path | None) -> str:
-    """Return the path of the browser: `program` if given, otherwise the system's Chromium.
-
-    Raises:
-        MissingProgram: it is not installed.
-    """
-    names = [str(program)] if program is not None else list(_CHROMIUM)
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    raise MissingProgram(
-        "the environment 'web'",
-        f"Chromium was not found (looked for {', '.join(names)})",
-        "install your system's `chromium` package or set the option `chromium` to the path of a browser",
-    )

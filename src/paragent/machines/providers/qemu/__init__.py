@@ -25,10 +25,11 @@ from paragent.machines.cleanup import cache_folder, find_program
 from paragent.machines.images import images
 from paragent.machines.images.desktop import desktop_image
 from paragent.machines.images.tiny import tiny_image
+from paragent.machines.kvm import kvm_works
 from paragent.machines.machine import Machine
 from paragent.machines.providers.base import AGENT_PORT, LocalProcesses, MachineSettings, Provider
 from paragent.machines.providers.qemu.golden import GoldenState, golden_state
-from paragent.machines.providers.qemu.hardware import Hardware, MachineFiles, kvm_works, qemu_program
+from paragent.machines.providers.qemu.hardware import Hardware, MachineFiles, qemu_program
 from paragent.machines.providers.qemu.network import NetworkNamespace
 from paragent.machines.providers.qemu.process import Monitor, QemuProcess, ScreenServer
 

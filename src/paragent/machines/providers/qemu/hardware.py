@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.processes import describe_exit
@@ -20,8 +18,9 @@ from paragent.machines.providers.qemu.network import INNER_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-__all__ = ["Hardware", "MachineFiles", "QemuProgram", "kvm_works", "qemu_program"]
+__all__ = ["Hardware", "MachineFiles", "QemuProgram", "qemu_program"]
 
 _FORMAT = 2
 """Version of golden states; to be increased whenever the devices on the command line change."""
@@ -61,18 +60,6 @@ def _output(*command: str) -> str:
     if done.returncode:
         raise UsageError(f"{shlex.join(command)} {describe_exit(done.returncode)}: {done.stderr.strip()[-300:]}")
     return done.stdout
-
-
-def kvm_works(cpuinfo: Path = Path("/proc/cpuinfo"), device: Path = Path("/dev/kvm")) -> bool:
-    """Return whether KVM is likely to work.
-
-    The device alone is not enough: on some hosts it exists and QEMU starts, but every machine hangs.
-    """
-    try:
-        flags = re.search(r"^flags\s*:.*\b(vmx|svm)\b", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
-        return False
-    return flags is not None and os.access(device, os.R_OK | os.W_OK)
 
 
 @dataclass(frozen=True, slots=True)
