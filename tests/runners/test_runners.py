@@ -203,6 +203,11 @@ def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureF
     assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
 
 
+def test_the_last_line_of_progress_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Runners.sync_run_task([Task(1, echo), Task(1, echo)], ONE.with_settings(progress=True))
+    assert capsys.readouterr().err.count("2 of 2 done") == 1
+
+
 @pytest.mark.slow
 def test_streaming_uses_constant_memory() -> None:
     """The window is bounded, so ten times the tasks need no more memory in the program or in the workers."""
