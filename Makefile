@@ -21,7 +21,7 @@ install-extras = $(BIN)/python -m pip install --quiet --disable-pip-version-chec
 	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(1)]' || \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
 comma := ,
-DEMO_EXTRAS := math,rag,web,osworld,rollout,qemu,view
+DEMO_EXTRAS := demo,web,osworld,qemu
 ALL_EXTRAS := dev,bench,docs,ray,spark,math,rag,web,osworld,rollout,hf,parquet,training,view,otel,mcp,anthropic
 # Tests that need no QEMU, Java, browser or Ray and take about a second at most.
 FAST := not slow and not ray and not spark and not qemu and not browser

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from rich.color import Color
 
-from paragent.cli.demo import thumbnail
+from paragent.cli.demo_desktops import thumbnail
 
 
 def test_a_character_shows_two_pixels() -> None:

@@ -1,39 +1,43 @@
-"""`paragent demo`: a batch of tasks with failures, sample rollouts, and rollouts on virtual desktops."""
+"""`paragent demo`: a batch of tasks with failures, benchmark runs, and rollouts on virtual desktops, without an API key."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
-import io
+import contextlib
 import os
 import random
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
-from paragent.agents import AgentBase, ParallelizableAgent
+from paragent.agents import AgentBase
+from paragent.cli.demo_desktops import show_desktops
 from paragent.cli.options import add_command
+from paragent.cli.view import check_installed, view_of
 from paragent.config import RunConfig, usable_cores
-from paragent.errors import ParagentError, UsageError
+from paragent.errors import MissingExtra, MissingProgram, UsageError
 from paragent.execution import record_usage
 from paragent.messages import Msg
 from paragent.runners import Runners
-from paragent.store import find_runs
 from paragent.tasks import Task, TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
-    from rich.text import Text
 
     from paragent.cli.options import Subparsers
+    from paragent.store import Summary
     from paragent.tasks import TaskResponse
 
-__all__ = ["add", "show_desktops", "show_samples", "thumbnail"]
+__all__ = ["DOCUMENTATION", "add"]
 
+DOCUMENTATION = "https://paragent.github.io/paragent/"
 _COLOURS = {
     TaskStatus.SUCCEEDED: "green",
     TaskStatus.FAILED: "red",
@@ -43,25 +47,33 @@ _COLOURS = {
 }
 _FAILURES = {7: "raise", 23: "hang", 41: "die"}
 """Which tasks of every hundred fail, and how."""
-_SAMPLE_MODES = ("math", "py", "rag", "web")
 _FOLDER = Path("results") / "demo"
-_DESKTOP_RUN = "desktops"
-_DESKTOP_TASKS = ("02-list", "03-compute", "05-impossible")
-"""Sample tasks that take half a minute on emulated machines."""
-_DESKTOP_ROLLOUTS, _DESKTOP_MACHINES = 3, 2
-_IMAGE_WIDTH = 60
-"""Columns of an image; two images fit side by side in a wide terminal."""
-_UPPER_HALF = "▀"
+_ATTEMPTS, _CONCURRENT, _TIMEOUT = 6, 32, 8.0
+_TEMPERATURES = (0.2, 0.8)
+"""The runs with `demo-noisy`, which take about 10 s each."""
+_SAMPLE_MODES = ("rag", "py", "web")
+"""Environments of which the demo runs the sample tasks with `demo`."""
+_PROGRAMS = {"py": "bubblewrap", "web": "chromium"}
+"""The packages of the system that environments need."""
 
 
 def add(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = add_command(subparsers, "demo", "run sample tasks, benchmarks and desktops in parallel")
+    parser = add_command(
+        subparsers,
+        "demo",
+        "run sample tasks, benchmarks and desktops in parallel",
+        "Run sample tasks, benchmarks and desktops in parallel. It needs no API key: the models are scripted policies, not "
+        "LLMs. Parts that cannot run on this machine are skipped, with the reason. The runs are stored in results/demo.",
+    )
     parser.add_argument("--tasks", type=int, metavar="N", default=200, help="number of tasks (default: 200)")
     parser.add_argument("--workers", type=int, metavar="N", help="number of worker processes (default: one per core)")
     flag = argparse.BooleanOptionalAction
     parser.add_argument("--rollouts", action=flag, default=True, help="also run sample tasks of the environments")
     parser.add_argument("--desktops", action=flag, default=True, help="also run sample tasks on virtual desktops")
+    view = "show the runs in a browser while they are executed, and until Ctrl-C"
+    parser.add_argument("--view", action="store_true", help=view)
+    parser.add_argument("--no-browser", action="store_true", help="with --view: only print the link")
     parser.set_defaults(run=run)
 
 
@@ -69,18 +81,77 @@ def run(options: argparse.Namespace) -> int:
     """Run all parts of the demo."""
     from paragent._internal.text import safe_console
 
+    if options.view:
+        check_installed()
     console = safe_console()
+    _FOLDER.mkdir(parents=True, exist_ok=True)
     _show_tasks(console, options.tasks, options.workers or usable_cores())
-    if options.rollouts:
-        show_samples(console)
-    if options.desktops:
-        show_desktops(console)
-    if find_runs(_FOLDER):
-        console.print(
-            f"To look at these runs in a browser: {_program()} view {_FOLDER}", highlight=False, soft_wrap=True
-        )
-    console.print("Next: README.md, docs/, examples/")
+    with _view(console, options):
+        missing = _show_rollouts(console) if options.rollouts else {}
+        if options.desktops:
+            missing |= show_desktops(console, _FOLDER)
+        _show_missing(console, missing)
+        _show_next(console, options)
+        if options.view:
+            console.print("\nThe pages are served until Ctrl-C.")
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
     return 0
+
+
+@contextlib.contextmanager
+def _view(console: Console, options: argparse.Namespace) -> Iterator[None]:
+    """Serve the pages of all runs of the demo, if that was requested."""
+    if not options.view:
+        yield
+        return
+    with view_of(_FOLDER, browser=not options.no_browser) as link:
+        console.print("\n[bold]View[/]: open this link to watch the next runs in a browser.", highlight=False)
+        console.print(f"  [bold cyan]{link}[/]", highlight=False, soft_wrap=True)
+        yield
+
+
+def _show_missing(console: Console, missing: dict[str, UsageError]) -> None:
+    """Print what cannot run on this host: one line for each part."""
+    if missing:
+        console.print("\n[bold]Not run here[/]")
+        for part, problem in missing.items():
+            line = f"  {part}: {_cure(part, problem)}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cure(part: str, problem: UsageError) -> str:
+    """Return a problem and its cure in one line."""
+    if isinstance(problem, MissingExtra):
+        return f"needs an extra; pip install 'paragent[{problem.extra}]'"
+    if isinstance(problem, MissingProgram) and part in _PROGRAMS:
+        return f"{problem.problem}; install the package {_PROGRAMS[part]}"
+    return " ".join(str(problem).split())
+
+
+def _show_next(console: Console, options: argparse.Namespace) -> None:
+    program = _program()
+    low, high = (f"demo/{_noisy_run(one)}" for one in _TEMPERATURES)
+    steps = (
+        {f"{program} view {_FOLDER}": "look at these runs in a browser"}
+        if options.rollouts and not options.view
+        else {}
+    )
+    if options.rollouts:
+        steps[f"{program} compare {low} {high}"] = "compare two of the runs"
+    steps[f"{program} init my-project"] = "make a project of your own"
+    steps[f"{program} doctor"] = "see what this machine can run"
+    steps[DOCUMENTATION] = "read the documentation"
+    width = max(map(len, steps))
+    console.print("\n[bold]Next[/]")
+    for step, purpose in steps.items():
+        console.print(f"  {step:<{width}}   {purpose}", highlight=False, soft_wrap=True)
+
+
+def _program() -> str:
+    """Return how this program is called: by its path if it is not on the PATH, as after `make demo`."""
+    own = Path(sys.argv[0])
+    return str(own) if own.name == "paragent" and shutil.which("paragent") is None else "paragent"
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -97,12 +168,6 @@ class SampleAgent(AgentBase):
         return Msg(name=self.name, content=f"{number} squared is {number * number}")
 
 
-def _program() -> str:
-    """Return how this program is called: by its path if it is not on the PATH, as after `make demo`."""
-    own = Path(sys.argv[0])
-    return str(own) if own.name == "paragent" and shutil.which("paragent") is None else "paragent"
-
-
 def fail(kind: str) -> str:
     """Fail in one of the ways in which agents fail."""
     if kind == "raise":
@@ -116,8 +181,8 @@ def fail(kind: str) -> str:
 def _show_tasks(console: Console, count: int, workers: int) -> None:
     processes = counted(workers, "worker process", "worker processes")
     console.print(
-        f"[bold]paragent[/]: {counted(count, 'task')} on {processes}. Most tasks wait, like calls to a model;\n"
-        "some raise, some hang, some kill their worker. Each task gets exactly one response.\n"
+        f"[bold]Tasks[/]: {counted(count, 'task')} on {processes}. Most tasks wait, like calls to a model; some raise, some "
+        "hang, some kill their worker. Each task gets exactly one response.\n"
     )
     config = RunConfig(worker_num=workers, timeout=2.0, max_retries=1, progress=True, job_name="demo")
     started = time.monotonic()
@@ -125,10 +190,9 @@ def _show_tasks(console: Console, count: int, workers: int) -> None:
     seconds = time.monotonic() - started
     console.print(_response_table(responses, seconds))
     console.print(_failure_table(responses))
-    console.print(_parallel_agent())
     worked = sum(response.time_cost for response in responses.values())
     console.print(
-        f"\n[bold green]{worked:.0f} s of work in {seconds:.1f} s: {worked / seconds:.0f} times as fast as sequential "
+        f"[bold green]{worked:.0f} s of work in {seconds:.1f} s: {worked / seconds:.0f} times as fast as sequential "
         "execution.[/]"
     )
 
@@ -169,54 +233,89 @@ def _failure_table(responses: dict[str, TaskResponse]) -> Any:
     from rich.table import Table
 
     table = Table(title="failures", title_justify="left")
-    for heading in ("task", "status", "message"):
+    for heading in ("tasks", "status", "message of the first"):
         table.add_column(heading)
-    for response in responses.values():
-        if not response.success:
-            table.add_row(response.id, f"[{_COLOURS[response.status]}]{response.status}[/]", escape(response.msg))
+    for status in TaskStatus:
+        chosen = [response for response in responses.values() if response.status is status and not response.success]
+        if chosen:
+            ids = ", ".join(response.id for response in chosen)
+            table.add_row(ids, f"[{_COLOURS[status]}]{status}[/]", escape(chosen[0].msg))
     return table
-
-
-def _parallel_agent() -> str:
-    group = ParallelizableAgent(name="group", agents=[SampleAgent(name) for name in ("first", "second", "third")])
-    response = Runners.sync_run(input="12", agent=group, run_conf=RunConfig(worker_num=1))
-    return f"A parallel agent with three members: {response.answer}"
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
 
 
-def show_samples(console: Console) -> None:
-    """Run the sample tasks and show a table. Environments that cannot run on this host are reported and skipped."""
-    from paragent.cli.tables import number, plain_table
-    from paragent.rollout import run_parallel_rollout
+def _show_rollouts(console: Console) -> dict[str, UsageError]:
+    """Execute the benchmark runs and show a table. Return the environments that cannot run on this host, and why."""
+    from paragent.cli.display import run_displayed
+    from paragent.cli.tables import plain_table
 
+    temperatures = " and ".join(map(str, _TEMPERATURES))
     console.print(
-        "\n[bold]Rollouts[/]: sample tasks of four environments. The model is `demo`, a scripted policy. "
-        "It is not an LLM; the scores only show that the pipeline works."
+        f"\n[bold]Rollouts[/]: a benchmark of math questions, {_ATTEMPTS} attempts at each, at the temperatures {temperatures}, "
+        f"and sample tasks of the environments {', '.join(_SAMPLE_MODES)}. The models `demo` and `demo-noisy` are scripted "
+        "policies, not LLMs; `demo-noisy` makes mistakes. The scores only show what a run looks like.\n",
+        highlight=False,
     )
-    table = plain_table("", "environment", "tasks", "score", "turns", "tool calls", "time")
-    skipped: list[str] = []
-    for mode in _SAMPLE_MODES:
-        console.print(f"running {mode} ...")
+    configs = {f"math, temperature {one}": _noisy_config(one) for one in _TEMPERATURES}
+    configs |= {mode: _sample_config(mode, mode, model="demo") for mode in _SAMPLE_MODES}
+    table = plain_table("", "run", "rollouts", "score", "failed", "turns", "tool calls", "time")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    missing: dict[str, UsageError] = {}
+    worked = seconds = 0.0
+    for part, config in configs.items():
         try:
-            summary = run_parallel_rollout(_sample_config(mode))
+            summary = run_displayed(config)
         except UsageError as problem:
-            skipped.append(f"{mode} is skipped: {problem}")
+            missing[part] = problem
             continue
-        turns, calls = _turns_and_calls(mode)
-        table.add_row(
-            mode, str(summary.tasks), number(summary.mean), str(turns), str(calls), f"{summary.seconds:.1f} s"
-        )
-    console.print(table)
-    for sentence in skipped:
-        console.print(sentence, highlight=False, markup=False)
-    console.print(
-        "With a real model: paragent rollout --mode math --data tasks.jsonl --model ...; see docs/guide/rollouts.md"
+        table.add_row(*_row(config.run.run_name, summary))
+        worked, seconds = worked + summary.seconds_worked, seconds + summary.seconds
+    if table.rows:
+        console.print(table)
+        console.print(f"[bold green]{worked:.0f} s of rollouts in {seconds:.0f} s.[/]", highlight=False)
+    return missing
+
+
+def _row(run: str, summary: Summary) -> tuple[str, ...]:
+    from paragent.cli.tables import number
+    from paragent.store import JOURNAL_FILE, Journal
+
+    with Journal(_FOLDER / run / JOURNAL_FILE, read_only=True) as journal:
+        [(turns, calls)] = journal.rows("SELECT sum(turns), sum(tool_calls) FROM results WHERE final = 1")
+    low, high = summary.interval or (0.0, 0.0)
+    margin = f" ± {(high - low) / 2:.2f}" if high > low else ""
+    failed = sum(summary.failures.values())
+    return (
+        run,
+        str(summary.rollouts),
+        f"{number(summary.mean, '.2f')}{margin}",
+        f"[red]{failed}[/]" if failed else "",
+        str(turns),
+        str(calls),
+        f"{summary.seconds:.1f} s",
     )
 
 
-def _sample_config(mode: str) -> Any:
+def _noisy_run(temperature: float) -> str:
+    return f"math-t{temperature}"
+
+
+def _noisy_config(temperature: float) -> Any:
+    return _sample_config(
+        "math",
+        _noisy_run(temperature),
+        model="demo-noisy",
+        temperature=temperature,
+        attempts=_ATTEMPTS,
+        num_rollouts=_CONCURRENT,
+        timeout=_TIMEOUT,
+    )
+
+
+def _sample_config(mode: str, run_name: str, **settings: Any) -> Any:
     from paragent.demo.samples import sample_options, sample_path
     from paragent.rollout import RolloutConfig
 
@@ -224,133 +323,9 @@ def _sample_config(mode: str) -> Any:
     return RolloutConfig(
         mode=mode,
         data=sample_path(mode),
-        model="demo",
         output_dir=_FOLDER,
-        run_name=mode,
+        run_name=run_name,
         fresh=True,
         env_option=options,
+        **settings,
     )
-
-
-def _turns_and_calls(mode: str) -> tuple[int, int]:
-    from paragent.store import JOURNAL_FILE, Journal
-
-    with Journal(_FOLDER / mode / JOURNAL_FILE, read_only=True) as journal:
-        [(turns, calls)] = journal.rows("SELECT sum(turns), sum(tool_calls) FROM results WHERE final = 1")
-    return turns, calls
-
-
-# --- desktops ---------------------------------------------------------------------------------------------------------
-
-
-def show_desktops(console: Console) -> None:
-    """Run sample tasks on desktops and show their last screenshots.
-
-    Machines are QEMU virtual machines. If they are not available, processes of this host are used instead.
-    """
-    from rich.markup import escape
-
-    console.print(
-        f"\n[bold]Desktops[/]: {_DESKTOP_ROLLOUTS} rollouts share {_DESKTOP_MACHINES} machines and run "
-        f"{len(_DESKTOP_TASKS)} sample tasks of `--mode osworld`, with the accessibility tree as observation."
-    )
-    for provider, settings in (
-        ("qemu", {"path_to_vm": Path("desktop"), "vm_option": {"network": "none"}}),  # these tasks need no network
-        ("process", {"vm_option": {"desktop": "true"}}),
-    ):
-        try:
-            summary = _run_desktops(provider, settings)
-        except UsageError as problem:
-            console.print(f"{provider} machines are not available here: {escape(str(problem))}", highlight=False)
-        except ParagentError as problem:
-            console.print(f"[red]desktops on {provider} machines:[/] {escape(str(problem))}", highlight=False)
-        else:
-            _show_desktop_results(console, provider, summary)
-            return
-
-
-def _run_desktops(provider: str, settings: dict[str, Any]) -> Any:
-    from paragent.demo.samples import sample_options, sample_path
-    from paragent.rollout import RolloutConfig, run_parallel_rollout
-
-    options = {name: str(value) for name, value in sample_options("osworld").items()}
-    return run_parallel_rollout(
-        RolloutConfig(
-            mode="osworld",
-            data=sample_path("osworld"),
-            task_id=list(_DESKTOP_TASKS),
-            model="demo",
-            num_rollouts=_DESKTOP_ROLLOUTS,
-            num_vms=_DESKTOP_MACHINES,
-            use_vm_pool=True,
-            provider_name=provider,
-            headless=True,
-            output_dir=_FOLDER,
-            run_name=_DESKTOP_RUN,
-            fresh=True,
-            env_option=options,
-            **settings,
-        )
-    )
-
-
-def _show_desktop_results(console: Console, provider: str, summary: Any) -> None:
-    from rich.markup import escape
-
-    from paragent.cli.tables import number, plain_table
-    from paragent.store import JOURNAL_FILE, Journal, images_folder
-
-    run = _FOLDER / _DESKTOP_RUN
-    with Journal(run / JOURNAL_FILE, read_only=True) as journal:
-        results = sorted(journal.results(), key=lambda result: result.task)
-        questions = {task.id: task.question for task in journal.tasks()}
-    title = f"{counted(summary.done, 'task')} on {_DESKTOP_MACHINES} {provider} machines in {summary.seconds:.0f} s"
-    table = plain_table(title, "task", "score", "actions", "time")
-    last_screenshots = []
-    for result in results:
-        question, score = escape(questions[result.task]), number(result.score)
-        table.add_row(question, score, str(result.tool_calls), f"{result.seconds:.1f} s")
-        screenshots = sorted(images_folder(run, result.task, result.attempt).glob("*.png"))
-        last_screenshots += screenshots[-1:]
-    console.print(table)
-    _show_images(console, last_screenshots)
-    console.print(f"Screenshots of all steps: {run / 'images'}", highlight=False)
-
-
-def _show_images(console: Console, files: list[Path]) -> None:
-    """Draw images if the terminal has colours and Pillow is installed."""
-    from rich.columns import Columns
-
-    if console.color_system in {"truecolor", "256"} and importlib.util.find_spec("PIL") is not None:
-        width = min(_IMAGE_WIDTH, console.width - 1)
-        console.print(Columns([thumbnail(file.read_bytes(), width) for file in files], padding=(1, 1)))
-
-
-def thumbnail(png: bytes, columns: int = 64) -> Text:
-    """Return an image as coloured half blocks, `columns` wide.
-
-    Raises:
-        ModuleNotFoundError: Pillow is not installed.
-        OSError: `png` is not an image.
-    """
-    from PIL import Image
-    from rich.color import Color
-    from rich.style import Style
-    from rich.text import Text
-
-    with Image.open(io.BytesIO(png)) as image:
-        rows = max(1, round(image.height / image.width * columns / 2))
-        small = image.convert("RGB").resize((columns, rows * 2), Image.Resampling.BOX)
-    pixels = small.tobytes()
-
-    def colour(column: int, row: int) -> Color:
-        start = 3 * (row * columns + column)
-        return Color.from_rgb(*pixels[start : start + 3])
-
-    text = Text(no_wrap=True)
-    for row in range(0, rows * 2, 2):
-        for column in range(columns):
-            text.append(_UPPER_HALF, Style(color=colour(column, row), bgcolor=colour(column, row + 1)))
-        text.append("\n")
-    text.rstrip()
-    return text

@@ -15,10 +15,12 @@ from paragent.rollout.live_status import RunState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_status import RolloutProgress
     from paragent.rollout.session import RolloutSession
+    from paragent.store import Summary
 
-__all__ = ["duration", "open_display", "progress_line", "progress_view"]
+__all__ = ["duration", "open_display", "progress_line", "progress_view", "run_displayed"]
 
 _LINE_INTERVAL = 5.0
 """Seconds between two lines without a terminal."""
@@ -42,6 +44,15 @@ def open_display(session: RolloutSession) -> Iterator[None]:
         session.watch(lines.show)
         yield
         lines.print(session.progress)
+
+
+def run_displayed(config: RolloutConfig) -> Summary:
+    """Execute all pending rollouts, show the progress, and return the statistics of the run; see `run_parallel_rollout`."""
+    from paragent.rollout.prepare import prepare
+    from paragent.rollout.session import RolloutSession
+
+    with RolloutSession(prepare(config)) as session, open_display(session):
+        return session.run()
 
 
 class _Lines:

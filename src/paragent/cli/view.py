@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "check_installed", "view_of"]
 
 _PROGRESS_SECONDS = 2.0
+_DEFAULT_FOLDER = Path("results")
 
 
 def add(subparsers: Subparsers) -> None:
@@ -41,7 +42,7 @@ def add(subparsers: Subparsers) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        default=Path("results"),
+        default=_DEFAULT_FOLDER,
         help="run directory, its name in ./results, or a folder of runs (default: results)",
     )
     parser.add_argument("--port", type=int, metavar="N", default=0, help="port to listen on (default: a free one)")
@@ -60,7 +61,8 @@ def add(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    folder, name = _chosen(options.path)
+    shows_more = bool(options.agent_server or options.pool_address)
+    folder, name = _chosen(options.path, may_be_missing=shows_more and options.path == _DEFAULT_FOLDER)
     check_installed()
     if options.export is not None:
         return _export(folder, name, options.export)
@@ -78,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
         tls=tls_conf(options),
     )
     with contextlib.suppress(KeyboardInterrupt), ViewServer(settings) as server:
-        link = server.link(f"/run/{name}" if name else "")
+        page = f"/run/{name}" if name else _first_page(folder, options)
+        link = server.link(page)
         if not is_loopback(options.host):
             print(
                 f"paragent: everyone who can reach {options.host} and has the link can read and control the runs; the "
@@ -87,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             )
         print(f"{_described(folder, name)}\n  {link}\nCtrl-C stops the server.", flush=True)
         if not options.no_browser:
-            _open_browser(server.link_for_once(f"/run/{name}" if name else ""))
+            _open_browser(server.link_for_once(page))
         server.wait()
     return 0
 
@@ -107,9 +110,17 @@ def check_installed() -> None:
 
 
 @contextlib.contextmanager
-def view_of(path: Path) -> Iterator[str]:
-    """Serve a run in a process of its own; yield the link. The process ends with the block, and with this process."""
-    command = [sys.executable, "-m", "paragent", "view", str(path.resolve()), "--no-browser"]
+def view_of(path: Path, *, browser: bool = False) -> Iterator[str]:
+    """Serve a run, or a folder of runs, in a process of its own; yield the link.
+
+    The process ends with the block, and with this process.
+
+    Args:
+        path: the run directory, or the folder.
+        browser: also open the link, if this host has a display.
+    """
+    command = [sys.executable, "-m", "paragent", "view", str(path.resolve())]
+    command += [] if browser else ["--no-browser"]
     with subprocess.Popen(
         bound_to_parent(command), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as process:
@@ -149,19 +160,30 @@ def _export(folder: Path, name: str, target: Path) -> int:
     return 0
 
 
-def _chosen(path: Path) -> tuple[Path, str]:
+def _chosen(path: Path, *, may_be_missing: bool) -> tuple[Path, str]:
     """Return the folder of runs and the name of a run in it; without a name, all runs are meant.
+
+    Args:
+        path: the run or the folder.
+        may_be_missing: whether a folder that does not exist counts as empty.
 
     Raises:
         ConfigError: there is neither a run nor a folder of this name.
     """
-    for candidate in (path, Path("results") / path):
+    for candidate in (path, _DEFAULT_FOLDER / path):
         if (candidate / JOURNAL_FILE).exists():
             resolved = candidate.resolve()
             return resolved.parent, resolved.name
-    if path.is_dir():
+    if path.is_dir() or (may_be_missing and not path.exists()):
         return path.resolve(), ""
     raise ConfigError(f"there is no run and no folder {path}; `paragent runs` lists the runs in ./results")
+
+
+def _first_page(folder: Path, options: argparse.Namespace) -> str:
+    """Return the page that the link opens if no run is named: an agent server or pool, if there is no folder of runs."""
+    if folder.is_dir():
+        return ""
+    return "/servers" if options.agent_server else "/pools"
 
 
 def _described(folder: Path, name: str) -> str:

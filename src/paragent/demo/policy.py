@@ -16,7 +16,7 @@ from paragent.models.base import Completion, Model
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["DemoModel"]
+__all__ = ["UNKNOWN", "DemoModel"]
 
 _PROGRAMS = {
     "running_maximum": """    return [max(numbers[: end + 1]) for end in range(len(numbers))]
@@ -38,7 +38,8 @@ _RESULTS = {
 }
 """Programs that print the answer, by a phrase of the question."""
 
-_UNKNOWN = "I am a scripted policy and do not know this kind of question."
+UNKNOWN = "I am a scripted policy and do not know this kind of question."
+"""The answer to every other question."""
 _EXPRESSIONS = (
     (r"sum of the whole numbers from (\d+) to (\d+)", r"summation(k, (k, \1, \2))"),
     (r"greatest common divisor of (\d+) and (\d+)", r"gcd(\1, \2)"),
@@ -87,7 +88,7 @@ class DemoModel(Model):
         if names & {"computer", "pyautogui"}:
             action = act_on_desktop(_first_text(question), messages, names)
         else:
-            action = _UNKNOWN if not question else _decide(str(question), results, names)
+            action = UNKNOWN if not question else _decide(str(question), results, names)
         return Completion(_message(action, len(results)), {"prompt_tokens": 0, "completion_tokens": 0})
 
 
@@ -109,7 +110,7 @@ def _decide(question: str, results: list[str], tools: set[str]) -> Action:
         return _browse(question, results)
     if {"search", "read"} <= tools:
         return _look_up(question, results)
-    return _UNKNOWN
+    return UNKNOWN
 
 
 def _calculate(question: str, results: list[str]) -> Action:
@@ -118,7 +119,7 @@ def _calculate(question: str, results: list[str]) -> Action:
     for pattern, expression in _EXPRESSIONS:
         if found := re.search(pattern, question):
             return {"tool": "calculator", "expression": found.expand(expression).replace("^", "**")}
-    return _UNKNOWN
+    return UNKNOWN
 
 
 def _program(question: str, results: list[str]) -> Action:
@@ -129,7 +130,7 @@ def _program(question: str, results: list[str]) -> Action:
     for words, code in _RESULTS.items():
         if words in question:
             return f"Answer: {results[-1].strip()}" if results else {"tool": "python", "code": code}
-    return _UNKNOWN
+    return UNKNOWN
 
 
 def _look_up(question: str, results: list[str]) -> Action:
@@ -139,13 +140,13 @@ def _look_up(question: str, results: list[str]) -> Action:
     for document, text in zip(ids, results[1:], strict=False):
         if answer := _fact(question, text):
             return f"It says so in [{document}].\nAnswer: {answer}"
-    return {"tool": "read", "document": ids[len(results) - 1]} if len(results) <= len(ids) else _UNKNOWN
+    return {"tool": "read", "document": ids[len(results) - 1]} if len(results) <= len(ids) else UNKNOWN
 
 
 def _browse(question: str, results: list[str]) -> Action:
     if not results:
         start = re.search(r"Begin at (\S+)", question)
-        return {"tool": "open", "url": start[1]} if start else _UNKNOWN
+        return {"tool": "open", "url": start[1]} if start else UNKNOWN
     page = results[-1]
     if answer := _fact(question, page):
         return f"Answer: {answer}"
@@ -155,7 +156,7 @@ def _browse(question: str, results: list[str]) -> Action:
     for link in reversed(links):
         if found := re.search(rf"\[(\d+) \w+: {re.escape(link)}", page):
             return {"tool": "click", "element": int(found[1])}
-    return _UNKNOWN
+    return UNKNOWN
 
 
 def _fact(question: str, text: str) -> str | None:

@@ -32,7 +32,10 @@ _OWN_FIELDS = frozenset({"model", "messages", "tools", "stream", "stream_options
 """The fields of a chat completion request that are not options."""
 MODELS = Registry(
     kind="model",
-    implementations={"demo": Implementation("paragent.demo.policy:DemoModel")},
+    implementations={
+        "demo": Implementation("paragent.demo.policy:DemoModel"),
+        "demo-noisy": Implementation("paragent.demo.noisy_policy:NoisyDemoModel"),
+    },
     entry_points="paragent.models",
 )
 """Models by name. Every other name is a model of an endpoint."""
@@ -81,9 +84,11 @@ class ModelSettings:
     """The name and address of a model, and the limits of requests to it."""
 
     name: str
+    """The name of the model."""
     base_url: str | None = None
     """None: OpenAI's."""
     api_key: str | None = None
+    """The key of the endpoint; None: none."""
     max_retries: int = 3
     """Retries of one turn after errors. HTTP 429 does not count as an error."""
     max_concurrency: int = 5
@@ -91,6 +96,7 @@ class ModelSettings:
     request_timeout: float = 600.0
     """Seconds for one request; the slowest reasoning models take this long for one turn."""
     sampling: Sampling = field(default_factory=Sampling)
+    """Temperature and other settings of each request."""
     api: str = "chat"
     """The protocol of the endpoint: `chat` (chat completions), `responses` or `anthropic`."""
     rate_limit: RateLimitAddress | None = None
@@ -117,6 +123,7 @@ class Completion:
     """`prompt_tokens` and `completion_tokens` as counted by the endpoint; None if it did not return them. Their parts
     `cached_tokens` and `reasoning_tokens` are only there if the endpoint counts them."""
     finish_reason: str = "stop"
+    """Why the model stopped, in the words of OpenAI's API: "stop", "length", "tool_calls"."""
     response: Any = None
     """The endpoint's reply as it was received, parsed; a streamed one in the form of one that was not streamed."""
     request_id: str = ""
@@ -160,6 +167,7 @@ class Model(abc.ABC):
 
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
+        """The settings that the constructor got."""
 
     dialect: str = "chat"
     """The protocol of the requests that `forward` takes: `chat`, `responses` or `anthropic`."""

@@ -45,7 +45,7 @@ class RequestScope:
     """
 
     def __init__(self, attempt: int) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         self._made: Counter[bytes] = Counter()
 
     @contextlib.contextmanager
@@ -59,7 +59,7 @@ class RequestScope:
         digest = hashlib.sha256(text.encode()).digest()
         self._made[digest] += 1
         try:
-            yield hashlib.sha256(digest + f"{self._attempt}:{self._made[digest]}".encode()).digest()
+            yield hashlib.sha256(digest + f"{self.attempt}:{self._made[digest]}".encode()).digest()
         except BaseException:
             self._made[digest] -= 1
             raise
