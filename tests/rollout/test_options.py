@@ -104,6 +104,22 @@ def test_settings_of_a_running_cluster(data: Path) -> None:
         RolloutConfig(**chosen, engine_address="127.0.0.1:1")
 
 
+def test_engine_options_are_parsed_passed_and_stored_without_secrets(data: Path) -> None:
+    chosen: dict[str, Any] = {"env": TINY, "data": data, "model": "demo", "engine": "spark"}
+    conf = {"spark.executor.memory": "1g", "spark.hadoop.fs.s3a.secret.key": "tiger"}
+    config = RolloutConfig(**chosen, engine_option=["partitions=2", f"conf={json.dumps(conf)}"])
+    assert prepare(config).engine.engine_options == {"partitions": 2, "conf": conf}
+    assert prepare(config).path == prepare(RolloutConfig(**chosen)).path, "options are not part of the identity"
+    assert config.stored()["engine_option"] == {
+        "partitions": 2,
+        "conf": {**conf, "spark.hadoop.fs.s3a.secret.key": HIDDEN},
+    }
+    with pytest.raises(ConfigError, match="no option 'partition'"):
+        prepare(RolloutConfig(**chosen, engine_option={"partition": 2}))
+    with pytest.raises(ConfigError, match="--engine-address"):
+        RolloutConfig(**chosen, engine_option={"master": "spark://10.0.0.1:7077"})
+
+
 def test_rescore_needs_the_lock_of_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

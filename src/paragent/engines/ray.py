@@ -177,7 +177,14 @@ class RayCluster(Cluster):
             host = local_address_towards(target) if scheme == "ray" else None
         try:
             ray.init(address=address, **self._connection_options())
-        except ConnectionError as error:
+        except Exception as error:
+            if _is_rejected_token(error):
+                raise EngineFailed(
+                    f"the Ray cluster at {address!r} requires a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
+                    "`ray get-auth-token` prints on the head node"
+                ) from error
+            if not isinstance(error, ConnectionError):
+                raise
             raise EngineFailed(
                 f"there is no Ray cluster at {address!r}: {_first_lines(error)}. Name one with "
                 "engine_options={'address': 'host:6379'} or RAY_ADDRESS, start one with 'ray start --head', or use in_local=True"
@@ -216,6 +223,13 @@ class RayCluster(Cluster):
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def _is_rejected_token(error: BaseException | None) -> bool:
+    """Return whether Ray's token authentication is the cause of an error; Ray hides it in the causes of others."""
+    while error is not None and "Authentication" not in f"{type(error).__name__} {error}":
+        error = error.__cause__
+    return error is not None
 
 
 def _first_lines(error: BaseException) -> str:

@@ -53,7 +53,7 @@ _LACKING = {"responses": ("seed", "stop"), "anthropic": ("seed",)}
 """Settings of requests that a protocol does not have."""
 _MANAGED_FIELDS = frozenset({"model", "messages", "input", "tools", "stream", "stream_options"})
 """Fields of a request that `--extra-body` must not replace."""
-_SECRET = re.compile(r"(^|[_-])(api)?(key|token|secret|password|passwd|credentials?)$")
+_SECRET = re.compile(r"(^|[._-])(api)?(key|token|secret|password|passwd|credentials?)$")
 _ENGINE_ADDRESS_OPTIONS = {"ray": "address", "spark": "master"}
 """The option of each cluster engine that takes the address of a running cluster."""
 
@@ -332,6 +332,11 @@ class RunSection(_Section):
         "ray, spark: address of a running cluster, host:6379 or spark://host:7077 (default: start one here)",
         metavar="ADDRESS",
     )
+    engine_option: dict[str, Any] = _setting(
+        {},
+        "option of the engine, such as num_cpus=0.5 (ray) or partitions=4 (spark); may be repeated",
+        metavar="NAME=VALUE",
+    )
     host: str | None = _setting(
         None,
         "address of this host for workers, which connect to its pool and machines (default: from the route to the cluster)",
@@ -374,13 +379,23 @@ class RunSection(_Section):
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """The options of the engine that name the cluster."""
-        return {} if self.engine_address is None else {_ENGINE_ADDRESS_OPTIONS[self.engine]: self.engine_address}
+        """The options of the engine, with the address of the cluster."""
+        named = {} if self.engine_address is None else {_ENGINE_ADDRESS_OPTIONS[self.engine]: self.engine_address}
+        return self.parsed_engine_option | named
+
+    @property
+    def parsed_engine_option(self) -> dict[str, Any]:
+        """`engine_option`, where texts that are JSON are parsed."""
+        from paragent.machines.providers.base import parse_option
+
+        return {name: parse_option(value) for name, value in self.engine_option.items()}
 
     def check(self) -> None:
         if self.engine_address is not None and self.engine not in _ENGINE_ADDRESS_OPTIONS:
             engines = " and ".join(_ENGINE_ADDRESS_OPTIONS)
             raise ConfigError(f"--engine-address is for {engines}, not for --engine {self.engine}")
+        if _ENGINE_ADDRESS_OPTIONS.get(self.engine) in self.engine_option:
+            raise ConfigError("--engine-option: set the address of the cluster with --engine-address")
         if self.otel_content and not self.otel:
             raise ConfigError("--otel-content is for runs with --otel: add --otel, or remove it")
         if self.run_name is not None and (not self.run_name or "/" in self.run_name or self.run_name.startswith(".")):
@@ -447,7 +462,8 @@ class RolloutConfig:
 
         `fresh` and `retry_failed` are off, so that `--config` with the stored file continues the run.
         """
-        settings = {name: _stored_value(name, value) for name, value in self.flat().items()}
+        flat = self.flat() | {"engine_option": self.run.parsed_engine_option}
+        settings = {name: _stored_value(name, value) for name, value in flat.items()}
         return settings | {"fresh": False, "retry_failed": False}
 
 
