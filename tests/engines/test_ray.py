@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import psutil
@@ -11,6 +12,7 @@ import ray
 
 from paragent import EngineFailed, RunConfig, Runners, Task
 from paragent.engines import open_engine
+from paragent.engines.ray import RayCluster
 from paragent.testing import agents, programs
 from tests.engines.cluster_contract import ClusterContract
 
@@ -57,6 +59,20 @@ def test_missing_resources_raise_an_error_that_names_them() -> None:
     options = {"resources": {"no_such_thing": 1}, "start_timeout": 1.5}
     with pytest.raises(EngineFailed, match="no_such_thing"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
+
+
+def test_a_cluster_that_requires_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        cause = RuntimeError("Failed to connect to GCS: ray.exceptions.AuthenticationError: InvalidAuthToken")
+        raise ConnectionError("Failed to connect to Ray cluster") from cause
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        options = {"address": f"127.0.0.1:{server.getsockname()[1]}"}
+        config = RunConfig(engine_name="ray", in_local=False, engine_options=options)
+        with pytest.raises(EngineFailed, match="RAY_AUTH_MODE=token"):
+            RayCluster(config).start()
 
 
 def test_workers_are_reused_by_the_next_run() -> None:
