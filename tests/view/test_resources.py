@@ -214,7 +214,8 @@ def test_an_agent_server_and_its_agents(agents: RpcAgentServerLauncher, run: Pat
         assert row["memory"] > 1 << 20
         assert "no agent server answers at 127.0.0.1:1" in dead["problem"]
         [listed] = get(client, f"servers/{address}")["agents"]
-        assert (listed["kind"], listed["queued"], listed["running"], listed["calls"]) == ("Worker", 0, 0, 1)
+        assert (listed["name"], listed["kind"]) == ("listed", "Worker")
+        assert (listed["queued"], listed["running"], listed["calls"]) == (0, 0, 1)
         assert get(client, "servers/127.0.0.1:1")["agents"] == []
         assert "name it with --agent-server" in get(client, "servers/127.0.0.1:2", 404)["error"]
 

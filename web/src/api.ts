@@ -394,6 +394,7 @@ export interface SearchResults {
 /** An agent of a server. */
 export interface ServedAgent {
   id: string;
+  name: string;
   kind: string;
   queued: number;
   running: number;

@@ -612,6 +612,7 @@ class ServedAgent:
     """An agent of a server."""
 
     id: str
+    name: str
     kind: str
     """Its class."""
     queued: int

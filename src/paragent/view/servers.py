@@ -74,6 +74,7 @@ def _detail(server_id: str, status: AgentServerStatus) -> AgentServerDetail:
     agents = [
         ServedAgent(
             id=agent.id,
+            name=agent.name,
             kind=agent.kind,
             queued=agent.queued,
             running=agent.running,

@@ -16,7 +16,7 @@ const ROW: AgentServerRow = {
 const DEAD: AgentServerRow = { ...ROW, id: "h:6", address: "h:6", problem: "no agent server answers at h:6" };
 
 function agent(id: string, queued: number): ServedAgent {
-  return { id, kind: "<b>Critic</b>", queued, running: 1, calls: 10, failed: 2, seconds: 3 };
+  return { id, name: "<i>Ann</i>", kind: "<b>Critic</b>", queued, running: 1, calls: 10, failed: 2, seconds: 3 };
 }
 
 let answers: Record<string, unknown>;
@@ -44,11 +44,12 @@ test("servers are listed with their figures, a dead one with its problem", async
   expect(dead?.textContent).not.toContain("1,200");
 });
 
-test("agents are listed, can be sorted, and their classes are text", async () => {
+test("agents are listed, can be sorted, and their names and classes are text", async () => {
   const { container } = render(<ServersPage id="h:5" />);
   const grid = await screen.findByRole("grid", { name: "Agents" });
   expect(within(grid).getAllByText("<b>Critic</b>").length).toBe(2);
-  expect(container.querySelector("b")).toBeNull();
+  expect(within(grid).getAllByText("<i>Ann</i>").length).toBe(2);
+  expect(container.querySelector("b, i")).toBeNull();
   expect(screen.getByText(/2 agents of 1,200/)).toBeTruthy();
   const first = () => grid.querySelector('[aria-rowindex="2"]')?.textContent;
   expect(first()).toContain("a-1");

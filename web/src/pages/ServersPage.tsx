@@ -143,6 +143,13 @@ function ServerContent({ detail: { row, agents } }: { detail: AgentServerDetail 
 
 const AGENT_COLUMNS: DataColumn<ServedAgent>[] = [
   {
+    id: "name",
+    title: "Name",
+    width: "minmax(120px, 1fr)",
+    sortable: true,
+    cell: (agent) => cleanText(agent.name) || UNKNOWN,
+  },
+  {
     id: "kind",
     title: "Class",
     width: "minmax(120px, 1fr)",
@@ -151,7 +158,7 @@ const AGENT_COLUMNS: DataColumn<ServedAgent>[] = [
   },
   {
     id: "id",
-    title: "Agent",
+    title: "Id",
     width: "minmax(120px, 1fr)",
     sortable: true,
     hint: "The beginning of the client's session, and the number of the agent in it",
