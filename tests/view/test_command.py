@@ -60,6 +60,20 @@ def test_an_address_that_others_can_reach_is_warned_about(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_an_agent_server_is_shown_without_runs(tmp_path: Path) -> None:
+    process = start("view", "--agent-server", "localhost:1", "--no-browser", folder=tmp_path)
+    link = link_of(process)
+    root = link.partition("?")[0]
+    with httpx.Client() as client:
+        client.get(link)
+        assert client.get(f"{root}api/runs").json()["runs"] == []
+        assert "localhost:1" in client.get(f"{root}api/servers").text
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
 def test_a_rollout_with_view_can_be_watched(tmp_path: Path) -> None:
     arguments = ["--mode", "math", "--model", "demo", "--data", str(sample_path("math")), "--limit", "3"]
     process = start("rollout", *arguments, "--run-name", "watched", "--view", folder=tmp_path)
