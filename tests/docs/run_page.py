@@ -29,8 +29,8 @@ from tests.docs.pages import EXECUTED, NOT_EXECUTED, PARSED, ROOT, Block, Page, 
 COMMAND_SECONDS = 100
 SERVER_SECONDS = 90
 OTHER_PROGRAMS = {
-    *("apt-get", "aws", "cd", "cp", "curl", "export", "git", "make", "mkdir", "pip", "pytest", "python", "qemu-img"),
-    *("ray", "scp", "source", "spark-submit", "ssh", "sudo", "uv", "wget", "kubectl", "yarn"),
+    *("apt-get", "aws", "cd", "cp", "curl", "docker", "export", "git", "make", "mkdir", "pip", "pytest", "python"),
+    *("qemu-img", "ray", "scp", "source", "spark-submit", "ssh", "sudo", "uv", "wget", "kubectl", "yarn"),
 }
 """Programs that a page may show in a block that is only parsed."""
 
