@@ -8,6 +8,9 @@ from pathlib import Path
 import paragent
 
 PACKAGE = Path(paragent.__file__).parent
+TEMPLATE = PACKAGE / "cli" / "project"
+"""The files of `paragent init`: they import paragent as users do, and are not part of it."""
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if TEMPLATE not in path.parents)
 
 LEVELS: list[set[str]] = [
     {"cli"},
@@ -50,13 +53,13 @@ def imported_packages(path: Path) -> set[str]:
 
 
 def test_every_package_has_a_level_and_every_level_has_packages() -> None:
-    packages = {package_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    packages = {package_of(path) for path in SOURCES} - {"__init__", "__main__"}
     assert packages == set(LEVEL)
 
 
 def test_imports_go_down() -> None:
     wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in SOURCES:
         importer = package_of(path)
         if importer in {"__init__", "__main__"}:
             continue
@@ -68,7 +71,7 @@ def test_imports_go_down() -> None:
 
 def test_only_the_command_line_prints() -> None:
     printing = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in SOURCES:
         if package_of(path) in {"cli", "testing"}:  # agents of the contract suites print, as agents of users do
             continue
         for node in ast.walk(ast.parse(path.read_text())):

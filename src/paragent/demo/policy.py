@@ -104,6 +104,8 @@ Action = str | dict[str, Any]
 def _decide(question: str, results: list[str], tools: set[str]) -> Action:
     if "calculator" in tools:
         return _calculate(question, results)
+    if "price" in tools:
+        return _add_up(question, results)
     if "python" in tools:
         return _program(question, results)
     if "click" in tools:
@@ -120,6 +122,17 @@ def _calculate(question: str, results: list[str]) -> Action:
         if found := re.search(pattern, question):
             return {"tool": "calculator", "expression": found.expand(expression).replace("^", "**")}
     return UNKNOWN
+
+
+def _add_up(question: str, results: list[str]) -> Action:
+    """Answer a question of the project that `paragent init` makes: how much some items of a shop cost."""
+    items = re.findall(r"(\d+) (\w+)", question)
+    if len(results) < len(items):
+        return {"tool": "price", "item": items[len(results)][1]}
+    if not all(re.fullmatch(r"\d+\.\d+", result) for result in results):
+        return UNKNOWN
+    total = sum(int(count) * float(result) for (count, _), result in zip(items, results, strict=True))
+    return f"The prices are {', '.join(results)}.\nAnswer: {total:.2f}"
 
 
 def _program(question: str, results: list[str]) -> Action:

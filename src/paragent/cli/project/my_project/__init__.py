@@ -1,0 +1,1 @@
+"""An environment and an agent for paragent."""
