@@ -113,6 +113,18 @@ def test_rollout_without_arguments_shows_examples(
     assert "nothing was started" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("program", "mode"), [("bwrap", ["py", "--data"]), ("other", ["py", "--sandbox", "none"])])
+def test_the_first_example_needs_only_what_is_installed(
+    program: str, mode: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / program).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "math_verify", None)  # the extra `math` is not installed
+    assert main(["rollout"]) == 2
+    words = capsys.readouterr().err.split()
+    assert words[words.index("--mode") + 1 :][: len(mode)] == mode
+
+
 @pytest.mark.parametrize("variable", ["PARAGENT_DATA", "PARAGENT_MODE"])
 def test_rollout_with_settings_in_variables_names_what_is_missing(
     variable: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from paragent.machines.images import frozen_states, images
 from paragent.machines.kvm import boot_problem, kvm_problem, kvm_works
 from paragent.machines.providers import MachineSettings, qemu
 from paragent.machines.providers.qemu.golden import remove_drafts
+from paragent.machines.providers.qemu.hardware import qemu_program
 from paragent.machines.providers.qemu.process import Monitor
 from tests.waiting import wait_until
 
@@ -105,7 +106,7 @@ def test_kvm_is_used_only_if_the_processor_supports_it(tmp_path: Path) -> None:
 
 @pytest.mark.qemu
 def test_a_machine_that_only_boots_shows_whether_an_accelerator_works() -> None:
-    program = qemu.qemu_program().path
+    program = qemu_program().path
     assert boot_problem(program, "tcg", 30) == ""
     assert "does not boot" in boot_problem(program, "absent", 30)
     assert "did not boot within" in boot_problem(program, "tcg", 0.001)

@@ -10,7 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent._internal.text import safe_streams
-from paragent.cli import agent_server, completion, control, demo, env, osworld, pool, rollout, runs, training, view, vm
+from paragent.cli import (
+    agent_server,
+    completion,
+    control,
+    demo,
+    doctor,
+    env,
+    osworld,
+    pool,
+    rollout,
+    runs,
+    training,
+    view,
+    vm,
+)
 from paragent.cli.completion import complete_if_requested
 from paragent.cli.parser import CommandParser
 from paragent.errors import Interrupted, ParagentError, UsageError
@@ -20,12 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "make_parser"]
 
-_COMMANDS = (demo, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld, completion)
+_COMMANDS = (demo, doctor, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld, completion)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
 
 _EXAMPLES = """examples:
   paragent demo                                              see what it does, without a key
-  paragent rollout --mode py --data sample --model demo      run a small benchmark, without a key
+  paragent doctor                                            see what this machine can run
+  paragent rollout --mode math --data sample --model demo    run a small benchmark, without a key
   paragent view                                              look at the results in a browser
 
 `paragent COMMAND --help` describes a command."""

@@ -65,9 +65,9 @@ def add(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    print(argcomplete.shellcode(["paragent"], shell=options.shell, use_defaults=False).strip())
+    print(shellcode(["paragent"], shell=options.shell, use_defaults=False).strip())
     return 0
 
 
@@ -75,9 +75,9 @@ def complete_if_requested(parser: argparse.ArgumentParser) -> None:
     """Print the completions and end the process, if the script of a shell has started it; otherwise do nothing."""
     if "_ARGCOMPLETE" not in os.environ:
         return
-    import argcomplete
+    from argcomplete.finders import CompletionFinder
 
-    class Finder(argcomplete.CompletionFinder):
+    class Finder(CompletionFinder):
         """Suggests flags only where nothing else fits, or after a dash."""
 
         def collect_completions(
@@ -86,7 +86,8 @@ def complete_if_requested(parser: argparse.ArgumentParser) -> None:
             found = super().collect_completions(active_parsers, parsed_args, cword_prefix)
             return [one for one in found if not one.startswith("-")] or found
 
-    Finder()(parser, always_complete_options="long", default_completer=_values)
+    completer: Any = _values  # any function with these arguments is a completer
+    Finder()(parser, always_complete_options="long", default_completer=completer)
 
 
 def _values(*, prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
@@ -110,6 +111,10 @@ def _values(*, prefix: str, action: argparse.Action, parsed_args: argparse.Names
         names += [image.name for image in images() if image.part_of is None]
     elif action.dest == "data":
         names.append("sample")
+    elif action.dest == "names":
+        from paragent.cli.doctor import purpose_names
+
+        names += purpose_names()
     if action.metavar in _FILES | _FOLDERS:
         names += _paths(prefix, only_folders=action.metavar in _FOLDERS)
     return names

@@ -153,15 +153,12 @@ def _confirm(plan: RolloutPlan) -> None:
 
 def _endpoint(plan: RolloutPlan) -> str:
     """Return the URL of the endpoint without credentials; empty for a model without an endpoint."""
-    from urllib.parse import urlsplit, urlunsplit
-
     from paragent.models.base import MODELS
-    from paragent.models.credentials import default_url
+    from paragent.models.credentials import default_url, shown_address
 
     if plan.config.model.name in MODELS.names():
         return ""
-    parts = urlsplit(plan.settings.model.base_url or default_url(plan.settings.model.api))
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return shown_address(plan.settings.model.base_url or default_url(plan.settings.model.api))
 
 
 def _print_skipped(plan: RolloutPlan) -> None:

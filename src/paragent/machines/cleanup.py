@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import IO
 
-__all__ = ["Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
+__all__ = ["PACKAGES", "Owner", "cache_folder", "dead_owners", "find_program", "kill_owned", "owned_processes"]
 
 _OWNER_VARIABLE = "PARAGENT_OWNER"
 """The environment variable of local processes that belong to a machine: `<owner id>/<provider's machine id>`."""
 _KILL_SECONDS = 10.0
 """For the kernel to remove killed processes; freeing a machine's memory takes milliseconds."""
-_PACKAGES = {
+PACKAGES = {
     "dbus-daemon": "dbus-daemon",
     "debugfs": "e2fsprogs",
     "mke2fs": "e2fsprogs",
@@ -70,7 +70,7 @@ def find_program(name: str) -> str:
     """
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
-        package = _PACKAGES.get(name)
+        package = PACKAGES.get(name)
         advice = f"sudo apt-get install --no-install-recommends {package}" if package else "install it"
         raise UsageError(f"the program {name} is not installed: {advice}")
     return found

@@ -19,6 +19,7 @@ __all__ = [
     "endpoint_from_environment",
     "no_key",
     "read_env_file",
+    "shown_address",
     "variables",
 ]
 
@@ -47,6 +48,14 @@ def check_address(url: str, source: str) -> None:
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{source}: the address of an endpoint begins with http:// or https://, not {url!r}")
+
+
+def shown_address(url: str) -> str:
+    """Return an address without the user, password, query and fragment that it may have, for messages."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def no_key(api: str) -> str:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from paragent.machines.cleanup import Owner
 
-__all__ = ["ProcessProvider"]
+__all__ = ["DESKTOP_PROGRAMS", "ProcessProvider"]
 
-_PROGRAMS = ("Xvfb", "openbox", "dbus-daemon")
+DESKTOP_PROGRAMS = ("Xvfb", "openbox", "dbus-daemon")
 """Programs that a desktop needs. Applications are optional."""
 
 
@@ -54,7 +54,7 @@ class ProcessProvider(Provider):
         self._local = LocalProcesses(owner)
 
     async def prepare(self) -> None:
-        for program in _PROGRAMS if self._desktop else ():
+        for program in DESKTOP_PROGRAMS if self._desktop else ():
             find_program(program)
 
     async def create(self, machine_id: str) -> Machine:
