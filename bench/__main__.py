@@ -1,55 +1,56 @@
-"""`python -m bench`: measure, print one table, write `bench/out`."""
+"""`python -m bench`: measure, print one table, write `bench/out`; `--docs` writes the results to the documentation."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from bench.machine import describe
-from bench.measure import measure
-from bench.plot import draw
+from bench.machine import code_state, describe
+from bench.measure import Measurement, measure
+from bench.page import Page, replaced
 from bench.registry import measurements
-from bench.report import Report, as_markdown, as_table, from_json, newest, to_json
+from bench.report import Report, as_table, from_json, newest, same_state, to_json
 
 _OUT = Path(__file__).parent / "out"
-_DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+_REPOSITORY = Path(__file__).parent.parent
+_ROUNDS = 3
+"""Samples of each contender, so that all measurements take about half an hour on two cores."""
 _PIPE_WIDTH = 150
 """Columns of the table if standard output is not a terminal: enough for its longest row."""
+_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command line; return the exit status."""
     options = _options()
     if options.docs:
-        return _write_document()
+        return write_documents(_OUT, _REPOSITORY)
     try:
         chosen = measurements(options.only.split(",") if options.only else None)
     except KeyError as problem:
         return _refuse(problem.args[0])
     if options.list:
         for measurement in chosen:
-            print(f"{measurement.name:18} {measurement.question}")
+            print(f"{measurement.name:22} {measurement.question}")
         return 0
-    rounds = options.rounds or (2 if options.quick else 5)
     report = Report(
         machine=describe(),
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
-        rounds=rounds,
+        rounds=options.rounds or (2 if options.quick else _ROUNDS),
         quick=options.quick,
         results=[],
+        code=code_state(),
     )
-    for measurement in chosen:
-        print(f"==> {measurement.name}: {measurement.question}", file=sys.stderr, flush=True)
-        report.results.append(measure(measurement, rounds=rounds, quick=options.quick))
-        _keep(report)
-    _show(report)
-    failed = any(reason.startswith("failed") for result in report.results for reason in result.absent.values())
-    return 1 if failed else 0
+    if options.resume:
+        done = measured(same_state(_runs(_OUT), report.code, report.machine))
+        chosen = [measurement for measurement in chosen if measurement.name not in done]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run(chosen, report, _OUT)
 
 
 def _options() -> argparse.Namespace:
@@ -57,11 +58,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the measurements and exit")
     parser.add_argument("--only", metavar="NAME[,NAME]", help="run only these measurements")
     parser.add_argument("--quick", action="store_true", help="small sizes and two rounds, for a first try")
-    parser.add_argument("--rounds", type=_whole, metavar="N", help="samples of each contender (default: 5)")
+    parser.add_argument("--rounds", type=_whole, metavar="N", help=f"samples of each contender (default: {_ROUNDS})")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out what earlier runs have measured of the same code on this host",
+    )
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="measure nothing; write the newest result of each measurement to docs/benchmarks.md",
+        help="measure nothing; write the results of the latest code that was measured to the documentation",
     )
     return parser.parse_args()
 
@@ -72,31 +78,83 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _keep(report: Report) -> None:
+def run(chosen: list[Measurement], report: Report, out: Path) -> int:
+    """Measure, write the report after each measurement and print it; return 0 if no contender failed."""
+    try:
+        _measure_all(chosen, report, out)
+    except KeyboardInterrupt:
+        _show(report, out)
+        print("bench: interrupted; 'python -m bench --resume' measures the rest", file=sys.stderr)
+        return _INTERRUPTED
+    _show(report, out)
+    return 1 if any(_failed(reason) for result in report.results for reason in result.absent.values()) else 0
+
+
+def _measure_all(chosen: list[Measurement], report: Report, out: Path) -> None:
+    for number, measurement in enumerate(chosen, 1):
+        print(f"==> {number}/{len(chosen)} {measurement.name}: {measurement.question}", file=sys.stderr, flush=True)
+        result = measure(measurement, rounds=report.rounds, quick=report.quick)
+        report.results.append(result)
+        _keep(report, out)
+        for contender, reason in result.absent.items():
+            print(f"    {contender}: {reason}", file=sys.stderr)
+        print(f"    {result.seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _keep(report: Report, out: Path) -> None:
     """Write the results so far: a run takes long and may be interrupted."""
-    _OUT.mkdir(exist_ok=True)
+    out.mkdir(exist_ok=True)
     for name in ("results", f"run-{report.taken.replace(':', '')}"):
-        (_OUT / f"{name}.json").write_text(to_json(report))
+        unfinished = out / f"{name}.new"
+        unfinished.write_text(to_json(report))
+        unfinished.replace(out / f"{name}.json")
 
 
-def _show(report: Report) -> None:
-    draw(report, _OUT / "results.png")
+def _show(report: Report, out: Path) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
     console.print(as_table(report))
-    print(f"written: {_OUT / 'results.json'}, {_OUT / 'results.png'}")
+    if report.results:
+        plots = Page([report]).write_plots(out)
+        print(f"written: {', '.join(map(str, [out / 'results.json', *plots]))}")
 
 
-def _write_document() -> int:
-    runs = [from_json(source.read_text()) for source in _OUT.glob("run-*.json")]
-    runs = [run for run in runs if not run.quick]
+def _runs(folder: Path) -> list[Report]:
+    return [from_json(path.read_text()) for path in folder.glob("run-*.json")]
+
+
+def measured(runs: list[Report]) -> set[str]:
+    """Return the names of the measurements in which no contender failed."""
+    results = [result for run in runs for result in run.results]
+    return {result.name for result in results if not any(map(_failed, result.absent.values()))}
+
+
+def _failed(reason: str) -> bool:
+    return reason.startswith("failed")
+
+
+def write_documents(out: Path, repository: Path) -> int:
+    """Write the plots and all generated parts of the documentation from the runs in `out`; return the exit status."""
+    runs = [run for run in _runs(out) if not run.quick]
     if not runs:
         return _refuse("there are no results of full sizes yet; run 'make bench' first")
-    before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        return _refuse(f"{_DOCUMENT} does not say where results go: add the lines '{_BEGIN}' and '{_END}'")
-    _DOCUMENT.write_text(f"{before}{begin}\n{as_markdown(newest(runs))}{end}{after}")
-    print(f"written: {_DOCUMENT}")
+    latest = max(runs, key=lambda run: run.taken)
+    page = Page(newest(same_state(runs, latest.code, latest.machine)), [one.name for one in measurements()])
+    document = repository / "docs" / "benchmarks.md"
+    text: str | None = document.read_text()
+    for name, part in (("summary", page.summary()), ("results", page.results())):
+        text = replaced(text, name, part) if text else None
+        if text is None:
+            return _refuse(
+                f"{document} does not say where the {name} goes: add '<!-- {name}: begin -->' and '... end -->'"
+            )
+    document.write_text(text or "")
+    written = [document, *page.write_plots(repository / "docs" / "images")]
+    for other in (repository / "README.md", repository / "docs" / "peers.md"):
+        changed = replaced(other.read_text(), "benchmarks", page.short_table()) if other.exists() else None
+        if changed is not None:
+            other.write_text(changed)
+            written.append(other)
+    print(f"written: {', '.join(str(path.relative_to(repository)) for path in written)}")
     return 0
 
 

@@ -27,6 +27,7 @@ def _growth(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 def _answers(engine: str, needs: str = "") -> Measurement:
     return Measurement(
         name=f"answers-{engine}",
+        title=f"Memory for 1 GB of answers, {engine}",
         question=f"How much memory does the driver gain while it receives {_TASKS:,} answers of 10 kB (1 GB) from {engine}?",
         unit="MB",
         size=_TASKS,

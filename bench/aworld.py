@@ -70,6 +70,7 @@ def _paragent(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 def _side_by_side(engine: str, needs: str = "") -> Measurement:
     return Measurement(
         name=f"aworld-{engine}",
+        title=f"200 tasks with engine start, {engine}",
         question=f"How long do 200 trivial tasks take on {engine}, including its start, here and with AWorld?",
         unit="s",
         size=200,
@@ -79,7 +80,7 @@ def _side_by_side(engine: str, needs: str = "") -> Measurement:
             Contender(f"AWorld 0.3.2 on {engine}", _aworld(engine)),
         ),
         warm_up=False,
-        most_rounds=3,
+        most_rounds=2,
     )
 
 

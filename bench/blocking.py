@@ -85,8 +85,9 @@ def _threads(size: int) -> Iterator[Run]:
 MEASUREMENTS = (
     Measurement(
         name="blocking-peak",
+        title="Blocking tasks at once",
         question=f"How many blocking tasks run at once on {WORKERS} workers with concurrency={_CONCURRENCY}?",
-        unit="at once",
+        unit="tasks",
         size=400,
         quick_size=400,
         contenders=(Contender("paragent", _peak),),
@@ -94,6 +95,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="blocking-time",
+        title="400 blocking waits, 100 at once",
         question=f"How long do 400 blocking waits of 0.1 s take, {_AT_ONCE} at once? (ideal: 0.40 s)",
         unit="s",
         size=400,

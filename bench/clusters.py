@@ -165,6 +165,7 @@ _PARTITIONS = "Spark mapPartitions, by hand"
 MEASUREMENTS = (
     Measurement(
         name="trivial-tasks-ray",
+        title="10,000 trivial tasks on Ray",
         question="How many trivial tasks per second on Ray, with a full response for each?",
         unit="tasks/s",
         size=10_000,
@@ -177,6 +178,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="trivial-tasks-spark",
+        title="10,000 trivial tasks on Spark",
         question="How many trivial tasks per second on Spark, with a full response for each?",
         unit="tasks/s",
         size=10_000,
@@ -189,25 +191,27 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="waiting-ray",
+        title="1,000 async waits on Ray",
         question="How long do 1,000 async waits of 0.1 s take on Ray? (ideal: 0.10 s)",
         unit="s",
         size=1_000,
         quick_size=1_000,
         contenders=(
             Contender("paragent on Ray", _paragent("ray", nap, _tenth, _seconds), needs="ray"),
-            Contender("Ray, an event loop by hand", _ray_loops, needs="ray"),
+            Contender("Ray, event loops by hand", _ray_loops, needs="ray"),
         ),
         targets=(Target("at most", 0.25),),
     ),
     Measurement(
         name="waiting-spark",
+        title="1,000 async waits on Spark",
         question="How long do 1,000 async waits of 0.1 s take on Spark? (ideal: 0.10 s)",
         unit="s",
         size=1_000,
         quick_size=1_000,
         contenders=(
             Contender("paragent on Spark", _paragent("spark", nap, _tenth, _seconds), needs="pyspark"),
-            Contender("Spark, an event loop by hand", _spark_loops, needs="pyspark"),
+            Contender("Spark, event loops by hand", _spark_loops, needs="pyspark"),
         ),
         targets=(Target("at most", 0.5),),
     ),

@@ -61,6 +61,7 @@ def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
 MEASUREMENTS = (
     Measurement(
         name="computing",
+        title="Tasks with 20 ms of CPU work",
         question="How many tasks with 20 ms of CPU work per second?",
         unit="tasks/s",
         size=200,

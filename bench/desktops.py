@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Measurement, Run, Target
-from bench.pool import proportional
+from bench.pool import lease_changes, proportional
 from paragent import RolloutConfig, VMPoolManager, run_parallel_rollout
 from paragent.demo.samples import sample_path
 
@@ -31,36 +28,10 @@ def _pool(size: int, spares: int, provider: Any = "qemu") -> VMPoolManager:
     return VMPoolManager(provider, size, spares=spares, name="bench", path_to_vm="desktop")
 
 
-def _transfer(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
-    """From one holder's release to the next one's first screenshot, while the next one waits in the queue."""
-
-    @contextmanager
-    def opened(size: int) -> Iterator[Run]:
-        with _pool(1, spares, provider) as pool, ThreadPoolExecutor(1) as other:
-            yield lambda: statistics.median(_changes_holder(pool, other, spares) for _ in range(size))
-
-    return opened
-
-
-def _changes_holder(pool: VMPoolManager, other: ThreadPoolExecutor, spares: int) -> float:
-    pool.wait_until_free(1 + spares, _LIMIT)
-    lease = pool.allocate(timeout=_LIMIT)
-    lease.machine.screenshot()
-    waits = threading.Event()
-
-    def next_holder() -> float:
-        waits.set()
-        with pool.lease(timeout=_LIMIT) as machine:
-            assert machine.screenshot().startswith(b"\x89PNG")
-            return perf_counter()
-
-    answered = other.submit(next_holder)
-    waits.wait(_LIMIT)
-    while not pool.status().waiting:
-        sleep(0.005)
-    released = perf_counter()
-    lease.release()
-    return answered.result(_LIMIT) - released
+def _reset(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    return lease_changes(
+        lambda: _pool(1, spares, provider), lambda machine: machine.screenshot().startswith(b"\x89PNG"), spares
+    )
 
 
 def _screenshot(path: str) -> Callable[[int], AbstractContextManager[Run]]:
@@ -175,13 +146,14 @@ def _memory(size: int) -> Iterator[Run]:
 MEASUREMENTS = (
     Measurement(
         name="desktop_reset",
+        title="Reset of a desktop",
         question="QEMU desktops: how long from a release to the next lease's first screenshot?",
         unit="s",
-        size=5,
+        size=3,
         quick_size=1,
         contenders=(
-            Contender(_OURS, _transfer("qemu", 1), needs="qemu"),
-            Contender(_BOOT, _transfer("bench.qemu_resets:BootEach", 0), needs="qemu"),
+            Contender(_OURS, _reset("qemu", 1), needs="qemu"),
+            Contender(_BOOT, _reset("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 1.2), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -189,9 +161,11 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_utilisation",
+        title="Leased time of desktops",
         question="What fraction of the time are two QEMU desktops leased, from the first to the last task?",
         unit="%",
-        size=12,
+        higher_is_better=True,
+        size=6,
         quick_size=3,
         contenders=(
             Contender(_OURS, _utilisation("qemu"), needs="qemu"),
@@ -202,6 +176,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_screenshot",
+        title="Screenshot of a desktop",
         question="How long does a screenshot of a QEMU desktop take?",
         unit="ms",
         size=10,
@@ -215,6 +190,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_waiting",
+        title="CPU of a desktop that waits",
         question="How much CPU does a QEMU desktop use while the model is generating, in percent of a core?",
         unit="%",
         size=2,
@@ -229,6 +205,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_pause",
+        title="Pause and resume of a desktop",
         question="How long does it take to pause and resume a QEMU desktop?",
         unit="ms",
         size=20,
@@ -239,6 +216,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="desktop_memory",
+        title="Memory of a desktop",
         question="How much memory does each of four concurrent QEMU desktops take?",
         unit="MB",
         size=4,

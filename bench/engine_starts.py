@@ -32,6 +32,7 @@ def _script(name: str, *arguments: str) -> Callable[[int], AbstractContextManage
 def _start(engine: str, peer: str, script: str, needs: str) -> Measurement:
     return Measurement(
         name=f"first-answer-{engine}",
+        title=f"First answer on {peer}, with its start",
         question=f"How long from `python script.py` to the first answer, including the start of {peer}?",
         unit="s",
         size=1,
@@ -39,8 +40,8 @@ def _start(engine: str, peer: str, script: str, needs: str) -> Measurement:
         contenders=(
             Contender(f"paragent on {peer}", _script("first_answer_engine.py", engine), needs=needs),
             Contender(f"plain {peer}", _script(script), needs=needs),
-            Contender("paragent, local engine", _script("first_answer_engine.py", "local")),
-            Contender("paragent, inline engine", _script("first_answer_engine.py", "inline")),
+            Contender("paragent, local engine", _script("first_answer_engine.py", "local"), reference=True),
+            Contender("paragent, inline engine", _script("first_answer_engine.py", "inline"), reference=True),
         ),
         warm_up=False,
         most_rounds=3,

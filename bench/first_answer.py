@@ -36,6 +36,7 @@ _PPE_SPAWN = "ProcessPoolExecutor, spawn"
 MEASUREMENTS = (
     Measurement(
         name="first-answer",
+        title="First answer of a new program",
         question="How long from `python script.py` to the first answer?",
         unit="s",
         size=1,

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,53 +132,60 @@ def _contenders(sample: Callable[[_Setting, int], float], *, direct: bool = True
     contenders = (
         _contender("paragent", "gateway_paragent.py", sample),
         _contender("verifiers", "gateway_verifiers.py", sample, peer="verifiers"),
-        _contender("direct", "", sample),
     )
-    return contenders if direct else contenders[:2]
+    return (*contenders, replace(_contender("no gateway", "", sample), reference=True)) if direct else contenders
 
 
 MEASUREMENTS = (
     Measurement(
-        "gateway-added",
-        "How much longer does a call through the gateway take than a direct one, one call at a time?",
-        "ms",
-        8,
-        2,
-        _contenders(_Setting.added, direct=False),
-        (Target("at most", 3.0), Target("at most", 1.0, "verifiers")),
+        name="gateway-added",
+        title="Added time of a call",
+        question="How much longer does a call through the gateway take than a direct one, one call at a time?",
+        unit="ms",
+        size=8,
+        quick_size=2,
+        contenders=_contenders(_Setting.added, direct=False),
+        targets=(Target("at most", 3.0), Target("at most", 1.0, "verifiers")),
     ),
     Measurement(
-        "gateway-rate",
-        "How many calls per second do 200 rollouts make?",
-        "calls/s",
-        200,
-        20,
-        _contenders(lambda setting, size: setting.rate(size, streamed=False)),
-        (Target("at least", 2000), Target("at least", 1.0, "verifiers")),
+        name="gateway-rate",
+        title="Calls through the gateway",
+        question="How many calls per second do 200 rollouts make?",
+        unit="calls/s",
+        size=200,
+        quick_size=20,
+        contenders=_contenders(lambda setting, size: setting.rate(size, streamed=False)),
+        targets=(Target("at least", 2000), Target("at least", 1.0, "verifiers")),
     ),
     Measurement(
-        "gateway-rate-streamed",
-        "How many streamed calls per second do 200 rollouts make?",
-        "calls/s",
-        200,
-        20,
-        _contenders(lambda setting, size: setting.rate(size, streamed=True)),
-        (Target("at least", 2000), Target("at least", 1.0, "verifiers")),
+        name="gateway-rate-streamed",
+        title="Streamed calls",
+        question="How many streamed calls per second do 200 rollouts make?",
+        unit="calls/s",
+        size=200,
+        quick_size=20,
+        contenders=_contenders(lambda setting, size: setting.rate(size, streamed=True)),
+        targets=(Target("at least", 2000), Target("at least", 1.0, "verifiers")),
     ),
     Measurement(
-        "gateway-cpu",
-        "How much CPU time does a gateway use for a streamed call?",
-        "ms",
-        200,
-        20,
-        _contenders(_Setting.cpu, direct=False),
+        name="gateway-cpu",
+        title="CPU time of a streamed call",
+        question="How much CPU time does a gateway use for a streamed call?",
+        unit="ms",
+        size=200,
+        quick_size=20,
+        contenders=_contenders(_Setting.cpu, direct=False),
+        most_rounds=2,
     ),
     Measurement(
-        "gateway-share",
-        "Which part of the CPU time do agents and endpoint use?",
-        "%",
-        200,
-        20,
-        _contenders(_Setting.share, direct=False),
+        name="gateway-share",
+        title="CPU time of agents and endpoint",
+        question="Which part of the CPU time do agents and endpoint use?",
+        unit="%",
+        size=200,
+        quick_size=20,
+        contenders=tuple(replace(one, reference=True) for one in _contenders(_Setting.share, direct=False)),
+        warm_up=False,
+        most_rounds=1,
     ),
 )

@@ -1,19 +1,29 @@
-"""Description of the host and the package versions with which results were measured."""
+"""Description of the host, the versions and the state of the repository with which results were measured."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
-__all__ = ["Machine", "describe"]
+from bench.peers.environments import peer_versions
+
+__all__ = ["Machine", "code_state", "describe"]
+
+_REPOSITORY = Path(__file__).parent.parent
+_MEASURED = ("src", "bench", "web")
+"""What results depend on: a commit to the documentation does not make them outdated."""
 
 _PACKAGES = ("paragent", "joblib", "loky", "ray", "pyspark", "grpcio")
 """Packages whose versions are reported if they are installed. loky is usually the copy inside joblib."""
+_PROGRAMS = {"QEMU": "qemu-system-x86_64 --version", "Java": "java -version", "Chromium": "chromium --version"}
 _BUSY = 0.5
 """A load above this before the start means that other programs use the host."""
 
@@ -60,6 +70,22 @@ def describe() -> Machine:
     )
 
 
+def code_state() -> str:
+    """Return the last commit that changed the measured files, with a digest of uncommitted changes; empty outside Git."""
+    try:
+        commit = _git("log", "-1", "--format=%h", "--", *_MEASURED).strip()
+        changes = _git("diff", "HEAD", "--", *_MEASURED)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit}+{hashlib.sha256(changes.encode()).hexdigest()[:7]}" if changes else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=_REPOSITORY, check=True, capture_output=True, text=True, errors="replace"
+    ).stdout
+
+
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -80,4 +106,16 @@ def _versions() -> dict[str, str]:
         from joblib.externals import loky
 
         found["loky (in joblib)"] = loky.__version__
+    return found | peer_versions() | _program_versions()
+
+
+def _program_versions() -> dict[str, str]:
+    found = {}
+    for name, command in _PROGRAMS.items():
+        try:
+            said = subprocess.run(command.split(), check=True, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if number := re.search(r"\d+(\.\d+)+", said.stdout + said.stderr):
+            found[name] = number.group()
     return found

@@ -9,10 +9,12 @@ from __future__ import annotations
 import gc
 import importlib.util
 import statistics
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import perf_counter
 from typing import Literal
 
 __all__ = ["Contender", "Judgement", "Measurement", "Result", "Run", "Target", "Verdict", "measure"]
@@ -30,6 +32,8 @@ class Contender:
     """Called with the size: prepares what is not measured, and yields the function that takes a sample."""
     needs: str = ""
     """A module; without it this contender is left out."""
+    reference: bool = False
+    """Whether its values are only shown, not compared: a bound that no contender can reach, or another setting of paragent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Target:
     """The peer whose median the bound multiplies; empty: the bound is in the measurement's unit."""
 
     def holds(self, value: float) -> bool:
-        """Return whether `value`, a ratio or in the measurement's unit, is meets the target."""
+        """Return whether `value`, a ratio or in the measurement's unit, meets the target."""
         return value >= self.bound if self.direction == "at least" else value <= self.bound
 
 
@@ -61,6 +65,21 @@ class Measurement:
     """Whether each contender first takes one sample that does not count."""
     most_rounds: int | None = None
     """Maximum number of rounds, for measurements that take long and vary little."""
+    title: str = ""
+    """A few words for plots and tables; empty: the name."""
+    group: str = ""
+    """The section of the page; set by the registry."""
+    higher_is_better: bool | None = None
+    """None: as the targets say; without targets, rates (`tasks/s`) are better if higher, everything else if lower."""
+
+    @property
+    def prefers_higher(self) -> bool:
+        """Whether a higher value is better."""
+        if self.higher_is_better is not None:
+            return self.higher_is_better
+        if self.targets:
+            return self.targets[0].direction == "at least"
+        return self.unit.endswith("/s")
 
 
 class Verdict(StrEnum):
@@ -95,6 +114,13 @@ class Result:
     absent: dict[str, str] = field(default_factory=dict)
     """Contenders that have no samples, and why."""
     targets: list[Target] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+    """Contenders that are shown but not compared."""
+    title: str = ""
+    group: str = ""
+    prefers_higher: bool = True
+    seconds: float = 0.0
+    """How long the measurement took, with everything that it prepared."""
 
     def median(self, contender: str) -> float | None:
         """Return the median of a contender's samples, or None if it is absent."""
@@ -104,6 +130,15 @@ class Result:
         """Return the subject's median divided by the peer's, or None if one of them is absent."""
         ours, theirs = self.median(self.subject), self.median(peer)
         return ours / theirs if ours is not None and theirs else None
+
+    def peers(self) -> list[str]:
+        """Return the contenders with samples that the subject is compared with."""
+        return [name for name in self.samples if name != self.subject and name not in self.references]
+
+    def advantage(self, peer: str) -> float | None:
+        """Return how many times better the subject is than a peer: above 1 the subject is better, below 1 the peer."""
+        ratio = self.ratio(peer)
+        return ratio if self.prefers_higher or not ratio else 1 / ratio
 
     def judge(self, target: Target) -> Judgement:
         """Compare the subject's median with one target."""
@@ -131,7 +166,21 @@ def measure(measurement: Measurement, *, rounds: int, quick: bool = False) -> Re
         size,
         samples={},
         targets=list(measurement.targets),
+        references=[contender.name for contender in measurement.contenders if contender.reference],
+        title=measurement.title or measurement.name,
+        group=measurement.group,
+        prefers_higher=measurement.prefers_higher,
     )
+    started = perf_counter()
+    try:
+        _take_samples(measurement, size, rounds, result)
+    except Exception as problem:  # noqa: BLE001 - the samples are complete when contenders are closed
+        print(f"{measurement.name}: a contender failed when it was closed: {problem!r}", file=sys.stderr)
+    result.seconds = perf_counter() - started
+    return result
+
+
+def _take_samples(measurement: Measurement, size: int, rounds: int, result: Result) -> None:
     with ExitStack() as stack:
         runs: dict[str, Run] = {}
         for contender in measurement.contenders:
@@ -147,7 +196,6 @@ def measure(measurement: Measurement, *, rounds: int, quick: bool = False) -> Re
             result.samples.clear()
         for number in range(min(rounds, measurement.most_rounds or rounds)):
             _round(runs, number, result)
-    return result
 
 
 def _round(runs: dict[str, Run], number: int, result: Result) -> None:

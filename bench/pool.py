@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +21,9 @@ from paragent.machines.state_machine import CommandKind, PoolStateMachine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MEASUREMENTS", "proportional"]
+    from paragent.machines import Lease, Machine
+
+__all__ = ["MEASUREMENTS", "lease_changes", "proportional"]
 
 _OURS = "paragent"
 _LOAD, _BOOT = "snapshot-load", "a boot per lease"
@@ -59,40 +60,48 @@ def _tasks(spares: int) -> Callable[[int], AbstractContextManager[Run]]:
     return opened
 
 
-def _transfer(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
-    """From one holder's release to the next one's first answered command, while the next one waits in the queue."""
+def lease_changes(
+    opened_pool: Callable[[], VMPoolManager], use: Callable[[Machine], object], spares: int
+) -> Callable[[int], AbstractContextManager[Run]]:
+    """From one holder's release to the end of the next one's first `use`, while the next one waits in the queue."""
 
     @contextmanager
     def opened(size: int) -> Iterator[Run]:
-        with VMPoolManager(provider, 1, spares=spares, name="bench") as pool, ThreadPoolExecutor(1) as other:
+        with opened_pool() as pool, ThreadPoolExecutor(1) as other:
             pool.wait_until_free(1 + spares, _LIMIT)
-
-            def run() -> float:
-                return statistics.median(_changes_holder(pool, other) for _ in range(size))
-
-            yield run
+            yield lambda: statistics.median(_changes(pool, use, other, size))
 
     return opened
 
 
-def _changes_holder(pool: VMPoolManager, other: ThreadPoolExecutor) -> float:
-    lease = pool.allocate(timeout=_LIMIT)
-    lease.machine.execute(["true"])
-    waits = threading.Event()
+def _changes(
+    pool: VMPoolManager, use: Callable[[Machine], object], other: ThreadPoolExecutor, count: int
+) -> Iterator[float]:
+    """Yield the seconds of each change; the next holder keeps its lease until the change after it."""
 
-    def next_holder() -> float:
-        waits.set()
-        with pool.lease(timeout=_LIMIT) as machine:
-            assert machine.execute(["true"]).ok
-            return perf_counter()
+    def next_holder() -> tuple[Lease, float]:
+        lease = pool.allocate(timeout=_LIMIT)
+        assert use(lease.machine)
+        return lease, perf_counter()
 
-    answered = other.submit(next_holder)
-    waits.wait(_LIMIT)
-    while not pool.status().waiting or (pool.status().spares and not _a_spare_is_free(pool)):
-        sleep(0.005)
-    released = perf_counter()
+    lease, _ = next_holder()
+    for _ in range(count):
+        answered = other.submit(next_holder)
+        while not pool.status().waiting or (pool.status().spares and not _a_spare_is_free(pool)):
+            sleep(0.005)
+        released = perf_counter()
+        lease.release()
+        lease, at = answered.result(_LIMIT)
+        yield at - released
     lease.release()
-    return answered.result(_LIMIT) - released
+
+
+def _small(provider: Any, spares: int) -> Callable[[int], AbstractContextManager[Run]]:
+    return lease_changes(
+        lambda: VMPoolManager(provider, 1, spares=spares, name="bench"),
+        lambda machine: machine.execute(["true"]).ok,
+        spares,
+    )
 
 
 def _a_spare_is_free(pool: VMPoolManager) -> bool:
@@ -206,6 +215,7 @@ def _state_machine(size: int) -> Iterator[Run]:
 MEASUREMENTS = (
     Measurement(
         name="vm_tasks",
+        title="64 tasks on 8 machines",
         question="How long do 64 tasks of 1 s take with 16 workers and 8 machines that reset in 0.5 s? (ideal 12.0)",
         unit="s",
         size=64,
@@ -217,6 +227,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_tasks_spares",
+        title="64 tasks, 4 spare machines",
         question="The same with 4 spare machines? (ideal 8.0)",
         unit="s",
         size=64,
@@ -228,14 +239,15 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_reset",
+        title="Reset of a small machine",
         question="QEMU: how long from a release to the next lease's first answered command?",
         unit="s",
         size=5,
         quick_size=1,
         contenders=(
-            Contender(_OURS, _transfer("qemu", 1), needs="qemu"),
-            Contender(_LOAD, _transfer("bench.qemu_resets:SnapshotLoad", 0), needs="qemu"),
-            Contender(_BOOT, _transfer("bench.qemu_resets:BootEach", 0), needs="qemu"),
+            Contender(_OURS, _small("qemu", 1), needs="qemu"),
+            Contender(_LOAD, _small("bench.qemu_resets:SnapshotLoad", 0), needs="qemu"),
+            Contender(_BOOT, _small("bench.qemu_resets:BootEach", 0), needs="qemu"),
         ),
         targets=(Target("at most", 0.3), Target("at most", 0.5, times=_LOAD), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
@@ -243,6 +255,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_ready",
+        title="Ten small machines ready",
         question="How long until ten QEMU machines are ready, with a cached golden state?",
         unit="s",
         size=10,
@@ -254,6 +267,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_memory",
+        title="Memory of 16 small machines",
         question="How much memory do 16 concurrent QEMU machines take?",
         unit="MB",
         size=16,
@@ -265,6 +279,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_contention",
+        title="Next lease, 1,000 clients wait",
         question="1,000 clients wait for 10 machines: how long from a release to the next lease?",
         unit="ms",
         size=1_000,
@@ -276,6 +291,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_contention_burst",
+        title="Next lease, released at once",
         question="The same when all ten machines are released at once?",
         unit="ms",
         size=1_000,
@@ -287,6 +303,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="vm_pool_decisions",
+        title="Lease operations",
         question="How many lease operations per second does the state machine handle?",
         unit="1/s",
         size=10_000,

@@ -223,6 +223,7 @@ def _measurement(endpoint: Endpoint) -> Measurement:
         (Contender("paragent", found), Contender("best fixed limit", fixed)),
         (Target("at least", 0.85, "best fixed limit"),),
         warm_up=False,
+        title=endpoint.name[0].upper() + endpoint.name[1:],
     )
 
 

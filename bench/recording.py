@@ -40,14 +40,17 @@ def _recording(state: str, value: str, *, http: bool) -> Callable[[int], Abstrac
     return opened
 
 
-def _contenders(value: str, *, http: bool) -> tuple[Contender, ...]:
-    named = {"paragent": "on", "without recording": "off"}
-    return tuple(Contender(name, _recording(state, value, http=http)) for name, state in named.items())
+def _contenders(value: str, *, http: bool, compared: bool = True) -> tuple[Contender, ...]:
+    return (
+        Contender("paragent", _recording("on", value, http=http)),
+        Contender("without recording", _recording("off", value, http=http), reference=not compared),
+    )
 
 
 MEASUREMENTS = (
     Measurement(
         name="recording",
+        title="Recording, scripted policy",
         question="How much CPU does a rollout of the scripted policy take, with and without recording what it does?",
         unit="ms",
         size=2_000,
@@ -58,6 +61,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="recording-http",
+        title="Recording, at an endpoint",
         question="How much CPU does a rollout of 5 turns take at an endpoint, with and without recording?",
         unit="ms",
         size=2_000,
@@ -68,11 +72,12 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="recording-size",
+        title="Journal of one rollout",
         question="How large is the journal for each rollout of 5 turns at an endpoint, with and without recording?",
         unit="KB",
         size=1_000,
         quick_size=500,
-        contenders=_contenders("journal_kb", http=True),
+        contenders=_contenders("journal_kb", http=True, compared=False),
         warm_up=False,
         most_rounds=1,
     ),

@@ -1,37 +1,35 @@
-"""The table of all measurements: modules, each with `MEASUREMENTS`."""
+"""The table of all measurements: groups of modules, each with `MEASUREMENTS`."""
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.measure import Measurement
 
-__all__ = ["SUBJECTS", "measurements"]
+__all__ = ["GROUPS", "measurements"]
 
-SUBJECTS = (
-    "bench.trivial_tasks",
-    "bench.waiting",
-    "bench.blocking",
-    "bench.computing",
-    "bench.first_answer",
-    "bench.streaming",
-    "bench.clusters",
-    "bench.answers",
-    "bench.engine_starts",
-    "bench.aworld",
-    "bench.remote",
-    "bench.pool",
-    "bench.desktops",
-    "bench.rollouts",
-    "bench.recording",
-    "bench.rate_limits",
-    "bench.gateway",
-    "bench.viewers",
-    "bench.view_large",
-)
-"""In the order of the results table. To add a subject, add a module and a line here."""
+GROUPS = {
+    "Tasks": (
+        "bench.trivial_tasks",
+        "bench.waiting",
+        "bench.blocking",
+        "bench.computing",
+        "bench.first_answer",
+        "bench.streaming",
+        "bench.answers",
+    ),
+    "Tasks on clusters": ("bench.clusters", "bench.engine_starts", "bench.aworld"),
+    "Remote agents": ("bench.remote",),
+    "Machines": ("bench.pool", "bench.desktops"),
+    "Rollouts": ("bench.rollouts", "bench.recording"),
+    "Gateway": ("bench.gateway",),
+    "View": ("bench.viewers", "bench.view_large"),
+    "Rate limits": ("bench.rate_limits",),
+}
+"""In the order of the results. To add a subject, add a module and its name here."""
 
 
 def measurements(only: list[str] | None = None) -> list[Measurement]:
@@ -41,10 +39,11 @@ def measurements(only: list[str] | None = None) -> list[Measurement]:
         KeyError: no measurement has this name; the message lists the names.
     """
     known: dict[str, Measurement] = {}
-    for subject in SUBJECTS:
-        for measurement in importlib.import_module(subject).MEASUREMENTS:
-            assert measurement.name not in known, f"two measurements are called {measurement.name}"
-            known[measurement.name] = measurement
+    for group, modules in GROUPS.items():
+        for module in modules:
+            for measurement in importlib.import_module(module).MEASUREMENTS:
+                assert measurement.name not in known, f"two measurements are called {measurement.name}"
+                known[measurement.name] = replace(measurement, group=group)
     if unknown := [name for name in only or () if name not in known]:
         raise KeyError(f"no measurement is called {unknown[0]!r}; there are: {', '.join(known)}")
     return [known[name] for name in only or known]

@@ -1,4 +1,4 @@
-"""Results of a benchmark run as a table for the terminal, as JSON and as Markdown."""
+"""Reports of benchmark runs: as a table for the terminal and as JSON, and how several runs are combined."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from bench.machine import Machine
 from bench.measure import Result, Target, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from rich.console import RenderableType
 
-    from bench.measure import Judgement
-
-__all__ = ["Report", "amount", "as_markdown", "as_table", "from_json", "marks", "newest", "to_json"]
+__all__ = [
+    "Report",
+    "amount",
+    "as_table",
+    "counts",
+    "from_json",
+    "goal",
+    "marks",
+    "newest",
+    "same_state",
+    "spread",
+    "to_json",
+]
 
 _COLOURS = {Verdict.PASS: "green", Verdict.MISS: "bold red", Verdict.OPEN: "yellow"}
 
@@ -31,6 +41,13 @@ class Report:
     rounds: int
     quick: bool
     results: list[Result]
+    code: str = ""
+    """The measured state of the repository, see `bench.machine.code_state`."""
+
+    @property
+    def seconds(self) -> float:
+        """How long all its measurements took."""
+        return sum(result.seconds for result in self.results)
 
 
 def amount(value: float | None) -> str:
@@ -40,20 +57,29 @@ def amount(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def marks(result: Result, contender: str) -> list[tuple[str, Verdict | None]]:
-    """Return the last column of a contender's row: the ratio to it and the targets relative to it, with their verdicts."""
-    about = contender if contender != result.subject else ""
-    judged = [(_sentence(j, result.unit), j.verdict) for j in result.judgements() if j.target.times == about]
-    if about and not judged and result.ratio(contender) is not None:
-        return [(f"{amount(result.ratio(contender))} x", None)]
-    return list(judged)
+def spread(samples: list[float]) -> str:
+    """Return the range of samples as text."""
+    return f"{amount(min(samples))} to {amount(max(samples))}" if len(samples) > 1 else "one sample"
 
 
-def _sentence(judgement: Judgement, unit: str) -> str:
-    target = judgement.target
+def goal(result: Result, target: Target) -> str:
+    """Return a target as text; a target relative to a peer says how many times better the subject has to be."""
     if not target.times:
-        return f"target {target.direction} {amount(target.bound)} {unit}"
-    return f"{amount(judgement.reached)} x, target {target.direction} {amount(target.bound)} x"
+        return f"{target.direction} {amount(target.bound)} {result.unit}"
+    if result.prefers_higher:
+        return f"{target.direction} {amount(target.bound)} x"
+    return f"{'at least' if target.direction == 'at most' else 'at most'} {amount(1 / target.bound)} x"
+
+
+def marks(result: Result, contender: str) -> list[tuple[str, Verdict | None]]:
+    """Return the last column of a contender's row: how many times better paragent is, the targets and their verdicts."""
+    about = contender if contender != result.subject else ""
+    times = result.advantage(contender) if about in result.peers() else None
+    ratio = [] if times is None else [f"{amount(times)} x"]
+    judged = [j for j in result.judgements() if j.target.times == about]
+    if ratio and not judged:
+        return [(ratio[0], None)]
+    return [(", ".join([*ratio, f"target {goal(result, j.target)}"]), j.verdict) for j in judged]
 
 
 def _rows(result: Result) -> list[tuple[str, str, str, list[tuple[str, Verdict | None]]]]:
@@ -62,11 +88,10 @@ def _rows(result: Result) -> list[tuple[str, str, str, list[tuple[str, Verdict |
     for contender in dict.fromkeys([result.subject, *result.samples, *result.absent]):
         samples = result.samples.get(contender)
         if samples:
-            median = f"{amount(result.median(contender))} {result.unit}"
-            spread = f"{amount(min(samples))} to {amount(max(samples))}" if len(samples) > 1 else "one sample"
+            median, width = f"{amount(result.median(contender))} {result.unit}", spread(samples)
         else:
-            median, spread = "-", result.absent.get(contender, "no sample")
-        rows.append((contender, median, spread, marks(result, contender)))
+            median, width = "-", result.absent.get(contender, "no sample")
+        rows.append((contender, median, width, marks(result, contender)))
     return rows
 
 
@@ -89,18 +114,30 @@ def as_table(report: Report) -> RenderableType:
     for result in report.results:
         table.add_section()
         table.add_row(Text(f"{result.name}: {result.question}", style="bold"))
-        for contender, median, spread, beside in _rows(result):
+        for contender, median, width, beside in _rows(result):
             verdicts = Text("\n").join(
                 Text.assemble(text, ("  " + verdict, _COLOURS[verdict])) if verdict else Text(text)
                 for text, verdict in beside
             )
-            table.add_row("  " + contender, median, spread, verdicts)
-    return Group(table, _counts([report]))
+            table.add_row("  " + contender, median, width, verdicts)
+    return Group(table, counts([report]))
 
 
-def _counts(reports: Iterable[Report]) -> str:
+def counts(reports: Iterable[Report]) -> str:
+    """Return how many targets pass, miss and are not measured."""
     verdicts = [j.verdict for report in reports for result in report.results for j in result.judgements()]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict)
+
+
+def same_state(reports: Iterable[Report], code: str, machine: Machine) -> list[Report]:
+    """Return the reports of full sizes about the same code on the same host, so that their results can be combined."""
+    return [
+        report
+        for report in reports
+        if not report.quick
+        and report.code == code
+        and (report.machine.cpu, report.machine.cores) == (machine.cpu, machine.cores)
+    ]
 
 
 def newest(reports: Iterable[Report]) -> list[Report]:
@@ -112,20 +149,6 @@ def newest(reports: Iterable[Report]) -> list[Report]:
         if results:
             kept.append(replace(report, results=results))
     return kept
-
-
-def as_markdown(reports: Sequence[Report]) -> str:
-    """Return the results of several runs as Markdown, each with the description of its host."""
-    lines = [f"Targets: {_counts(reports)}."]
-    for report in reports:
-        lines += ["", *(f"- {line}" for line in _caption(report))]
-        for result in report.results:
-            lines += ["", f"**{result.name}**: {result.question}", "", "| contender | median | range | paragent |"]
-            lines += ["|---|---:|---:|---|"]
-            for contender, median, spread, beside in _rows(result):
-                cell = "<br>".join(f"{text} **{verdict}**" if verdict else text for text, verdict in beside)
-                lines.append(f"| {contender} | {median} | {spread} | {cell} |")
-    return "\n".join([*lines, ""])
 
 
 def to_json(report: Report) -> str:
@@ -140,13 +163,8 @@ def to_json(report: Report) -> str:
 def from_json(text: str) -> Report:
     """Return the report that `to_json` wrote."""
     document = json.loads(text)
-    return Report(
-        machine=Machine(**document["machine"]),
-        taken=document["taken"],
-        rounds=document["rounds"],
-        quick=document["quick"],
-        results=[_result(written) for written in document["results"]],
-    )
+    machine, results = Machine(**document.pop("machine")), map(_result, document.pop("results"))
+    return Report(machine=machine, results=list(results), **document)
 
 
 def _result(written: dict[str, Any]) -> Result:

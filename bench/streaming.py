@@ -32,6 +32,7 @@ _SHORT_STREAM = f"paragent, {_SHORT:,} tasks"
 MEASUREMENTS = (
     Measurement(
         name="streaming-rate",
+        title="Stream of 1,000,000 tasks",
         question="How many tasks per second in a stream of 1,000,000, compared with a stream of 10,000?",
         unit="tasks/s",
         size=1_000_000,
@@ -45,6 +46,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="streaming-memory",
+        title="Memory gained in this stream",
         question="How much memory do driver and workers gain in total during a stream of 1,000,000 tasks?",
         unit="MB",
         size=1_000_000,

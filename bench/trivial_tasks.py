@@ -61,6 +61,7 @@ def _rate(size: int, answers: Callable[[], list[Any]]) -> float:
 MEASUREMENTS = (
     Measurement(
         name="trivial-tasks",
+        title="10,000 trivial tasks",
         question="How many trivial tasks per second, with a full response for each?",
         unit="tasks/s",
         size=10_000,

@@ -5,6 +5,8 @@ Each sample is the time from the change of the address, as a click or a key make
 
 from __future__ import annotations
 
+import atexit
+import functools
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,17 +54,24 @@ def _open_page(size: int, path: str, ready: str) -> Iterator[Any]:
     """A page of a sample run, when it shows the text `ready`."""
     from paragent.view.server import ViewServer, ViewSettings
 
-    with tempfile.TemporaryDirectory() as folder:
-        write_run(Path(folder) / "large", size)
-        with ViewServer(ViewSettings(folder=Path(folder))) as server:
-            page = browser().new_page(viewport={"width": 1280, "height": 720})
-            try:
-                page.goto(server.link(path))
-                page.get_by_text(ready.format(size)).first.wait_for(timeout=_WAIT)
-                page.evaluate(_GONE, ["body", "loading…", _WAIT])
-                yield page
-            finally:
-                page.close()
+    with ViewServer(ViewSettings(folder=_sample_run(size))) as server:
+        page = browser().new_page(viewport={"width": 1280, "height": 720})
+        try:
+            page.goto(server.link(path))
+            page.get_by_text(ready.format(size)).first.wait_for(timeout=_WAIT)
+            page.evaluate(_GONE, ["body", "loading…", _WAIT])
+            yield page
+        finally:
+            page.close()
+
+
+@functools.cache
+def _sample_run(size: int) -> Path:
+    """Write the run that all measurements show; it is removed when the program ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    write_run(Path(folder.name) / "large", size)
+    return Path(folder.name)
 
 
 def _sorting(page: Any) -> float:
@@ -92,9 +101,10 @@ def _contender(path: str, ready: str, sample: Callable[[Any], float]) -> Contend
     return Contender("paragent view", opened, needs="playwright")
 
 
-def _measurement(name: str, question: str, contender: Contender) -> Measurement:
+def _measurement(name: str, title: str, question: str, contender: Contender) -> Measurement:
     return Measurement(
         name=name,
+        title=title,
         question=question,
         unit="ms",
         size=100_000,
@@ -107,16 +117,19 @@ def _measurement(name: str, question: str, contender: Contender) -> Measurement:
 MEASUREMENTS = (
     _measurement(
         "view_table",
+        "Sort 100,000 rollouts",
         "How long does the table of 100,000 rollouts take to sort?",
         _contender("/run/large", "{:,} rollouts", _sorting),
     ),
     _measurement(
         "view_filter",
+        "Filter 100,000 rollouts",
         "How long does a filter of 100,000 rollouts take?",
         _contender("/run/large", "{:,} rollouts", _filtering),
     ),
     _measurement(
         "view_search",
+        "Search 100,000 rollouts",
         "How long does a search in all text of 100,000 rollouts take?",
         _contender("/run/large/search?q=workbook", "workbook", _searching),
     ),

@@ -172,10 +172,11 @@ def _contender(
     return Contender(name, opened, needs="playwright")
 
 
-def _measurement(name: str, question: str, *, rollout: bool) -> Measurement:
+def _measurement(name: str, title: str, question: str, *, rollout: bool) -> Measurement:
     viewers = {"paragent view": _paragent, "inspect view": _inspect, "harbor view": _harbor}
     return Measurement(
         name=name,
+        title=title,
         question=question,
         unit="s",
         size=2000,
@@ -186,8 +187,16 @@ def _measurement(name: str, question: str, *, rollout: bool) -> Measurement:
 
 
 MEASUREMENTS = (
-    _measurement("viewer_list", "How long until a viewer shows the list of 2,000 rollouts?", rollout=False),
     _measurement(
-        "viewer_rollout", "How long until a click on one of 2,000 rollouts shows its conversation?", rollout=True
+        "viewer_list",
+        "Page with 2,000 rollouts",
+        "How long until a viewer shows the list of 2,000 rollouts?",
+        rollout=False,
+    ),
+    _measurement(
+        "viewer_rollout",
+        "Page of one rollout",
+        "How long until a click on one of 2,000 rollouts shows its conversation?",
+        rollout=True,
     ),
 )

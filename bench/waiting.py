@@ -68,12 +68,13 @@ def _one_process(seconds: float) -> Callable[[int], AbstractContextManager[Run]]
     return opened
 
 
-_BY_HAND = f"{PPE}, an event loop by hand"
+_BY_HAND = f"{PPE}, event loops"
 _ASYNCIO = "asyncio, one process"
 
 MEASUREMENTS = (
     Measurement(
         name="waiting-1k",
+        title="1,000 async waits of 0.1 s",
         question="How long do 1,000 async waits of 0.1 s take? (ideal: 0.10 s)",
         unit="s",
         size=1_000,
@@ -87,6 +88,7 @@ MEASUREMENTS = (
     ),
     Measurement(
         name="waiting-10k",
+        title="10,000 async waits of 1 s",
         question="How long do 10,000 async waits of 1 s take? (ideal: 1.00 s)",
         unit="s",
         size=10_000,

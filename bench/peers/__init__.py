@@ -31,7 +31,6 @@ def ray_actor() -> Iterator[Any]:
 
     with ray_here() as ray:
 
-        @ray.remote  # type: ignore[untyped-decorator]
         class Echo:
             def reply(self, x: Any) -> Any:
                 return x
@@ -39,7 +38,7 @@ def ray_actor() -> Iterator[Any]:
             def size(self, x: Any) -> int:
                 return len(x)
 
-        actor = Echo.remote()
+        actor = ray.remote(Echo).remote()
         ray.get(actor.reply.remote(1))
 
         def call(method: str, argument: Any) -> Callable[[], Any]:
