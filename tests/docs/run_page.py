@@ -181,6 +181,7 @@ def _server(command: str, text: str) -> Iterator[None]:
     """Run a server until the page ends."""
     process = subprocess.Popen(
         ["bash", "-c", f"exec {command}"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
