@@ -15,8 +15,9 @@ import pytest
 from paragent.cli import main
 from paragent.cli.doctor import purpose_names
 from paragent.cli.doctor.cures import install_extras, install_programs, known_to_apt, missing_packages, user_extras
+from paragent.cli.doctor.findings import Finding
 from paragent.cli.doctor.host import cgroup_limits, describe_host
-from paragent.cli.doctor.probes import PROBES, Finding, run_probes
+from paragent.cli.doctor.probes import PROBES, run_probes
 from paragent.cli.doctor.purposes import GROUPS, PURPOSES, judge, probes_of
 
 SECRET = "sk-never-shown"
@@ -158,7 +159,7 @@ def test_a_probe_that_hangs_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
 
 
 def test_a_program_that_hangs_is_ended_with_its_children(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paragent.cli.doctor.probes._PROGRAM_LIMIT", 0.2)
+    monkeypatch.setattr("paragent.cli.doctor.findings.PROGRAM_LIMIT", 0.2)
     script(programs, "chromium", "/bin/sleep 1000")
     finding = found("Chromium")  # reads until the end of the pipe, which the child of the program holds, too
     assert not finding.works
@@ -341,10 +342,11 @@ def test_the_limits_of_cgroups_of_version_1_in_a_container(tmp_path: Path) -> No
 
 
 def test_the_host_has_notes_on_what_may_be_a_problem() -> None:
-    settings: dict[str, Any] = {"free_disk": 10**10, "free_cache_disk": None, "writable": True, "cgroup_memory": None}
+    settings: dict[str, Any] = {"free_disk": 10**10, "free_cache_disk": 10**10, "writable": True, "cgroup_memory": None}
     host = replace(describe_host(), cores=64, usable_cores=16, cgroup_cores=None, memory=None, **settings)
     assert host.notes() == []
     assert "16 cores of 64" in host.lines()[0]
-    limited = replace(host, cgroup_cores=2.0, free_disk=1000, writable=False, cgroup_memory=10**9)
-    assert ["--workers 2" in limited.notes()[0], len(limited.notes())] == [True, 3]
+    limited = replace(host, cgroup_cores=2.0, free_disk=1000, free_cache_disk=None, writable=False, cgroup_memory=10**9)
+    for note, part in zip(limited.notes(), ("--workers 2", "--output-dir", "PARAGENT_CACHE", "little"), strict=True):
+        assert part in note
     assert "a cgroup allows 1.0 GB" in limited.lines()[0]

@@ -104,7 +104,10 @@ def known_to_apt() -> dict[str, str]:
 
 def user_extras() -> dict[str, list[str]]:
     """Return the extras of paragent, with the requirements of each, such as `ray>=2.40`."""
-    requirements = metadata.requires("paragent") or []
+    try:
+        requirements = metadata.requires("paragent") or []
+    except metadata.PackageNotFoundError:  # a source tree that is not installed
+        requirements = []
     direct: dict[str, list[str]] = {}
     for requirement in requirements:
         text, _, marker = requirement.partition(";")

@@ -65,6 +65,10 @@ class Host:
             )
         if not self.writable:
             found.append(f"you may not write to {self.folder}: change to another folder, or use --output-dir")
+        if self.free_cache_disk is None:
+            found.append(
+                f"the folder {self.cache} cannot be used: set PARAGENT_CACHE to a folder for images and caches"
+            )
         for place, free in ((self.folder, self.free_disk), (self.cache, self.free_cache_disk)):
             if free is not None and free < _LITTLE_DISK:
                 found.append(f"there is little free disk in {place}: {_gb(free)}")
@@ -72,7 +76,7 @@ class Host:
 
 
 def describe_host() -> Host:
-    """Return the description of this host. What cannot be found out is None."""
+    """Return the description of this host. What is unknown, and the free disk of a cache that cannot be used, is None."""
     from paragent.machines.cleanup import cache_folder
 
     folder = Path.cwd()
@@ -81,6 +85,7 @@ def describe_host() -> Host:
     except (OSError, RuntimeError):  # a home folder that is read-only or missing
         cache = Path(os.environ.get("PARAGENT_CACHE") or "~/.cache/paragent")
     cgroup_cores, cgroup_memory = cgroup_limits()
+    usable = os.access(cache, os.W_OK | os.X_OK)
     return Host(
         system=f"{platform.system()} {platform.machine()}",
         cores=os.cpu_count() or 1,
@@ -93,7 +98,7 @@ def describe_host() -> Host:
         writable=os.access(folder, os.W_OK | os.X_OK),
         free_disk=_free_disk(folder),
         cache=cache,
-        free_cache_disk=_free_disk(cache),
+        free_cache_disk=_free_disk(cache) if usable else None,
     )
 
 

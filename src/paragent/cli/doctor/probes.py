@@ -1,4 +1,4 @@
-"""Probes: each checks one thing on this host, with a time limit, and returns a `Finding`."""
+"""The probes: each checks one thing on this host, with a time limit, and returns a `Finding`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ import functools
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.processes import describe_exit
-from paragent.cli.doctor.cures import as_root, missing_packages, user_extras
+from paragent.cli.doctor.cures import as_root
+from paragent.cli.doctor.findings import PROGRAM_LIMIT, Finding, check_extra, check_program, program_version
 from paragent.errors import ConfigError, MissingExtra, MissingProgram, ParagentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["EXTRA", "PROBES", "Finding", "run_probes"]
+__all__ = ["EXTRA", "PROBES", "run_probes"]
 
 EXTRA = "extra "
 """The beginning of the name of a probe for the packages of an extra."""
 _LIMIT = 8.0
 """Seconds for all probes together, which run at the same time."""
-_PROGRAM_LIMIT = 5.0
-"""Seconds for a program to tell its version, or to run once."""
 _BOOT_LIMIT = 3.0
 """Seconds for a machine that only ends itself. With KVM it takes 0.1; where KVM is itself emulated, more than 4."""
 _OLDEST_JAVA = 17
@@ -42,22 +39,6 @@ _NAMESPACE_SETTINGS = {
     "user.max_user_namespaces": ("0", "15000"),
 }
 """Settings of Linux that forbid the namespaces that bubblewrap needs: the value that forbids them, and one that does not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What a probe found."""
-
-    subject: str
-    works: bool
-    detail: str
-    """A version or another fact; or what is wrong."""
-    extras: tuple[str, ...] = ()
-    """Extras of paragent that have to be installed."""
-    programs: tuple[str, ...] = ()
-    """Programs that have to be installed."""
-    cure: str = ""
-    """Another command, or what else to do."""
 
 
 def run_probes(names: Iterable[str], limit: float = _LIMIT) -> dict[str, Finding]:
@@ -80,7 +61,7 @@ def run_probes(names: Iterable[str], limit: float = _LIMIT) -> dict[str, Finding
 
 def _guarded(name: str) -> Finding:
     """Run a probe; an error becomes a finding."""
-    probe = functools.partial(_extra, name.removeprefix(EXTRA)) if name.startswith(EXTRA) else PROBES[name]
+    probe = functools.partial(check_extra, name.removeprefix(EXTRA)) if name.startswith(EXTRA) else PROBES[name]
     try:
         return probe()
     except MissingExtra as error:
@@ -97,58 +78,6 @@ def _guarded(name: str) -> Finding:
         return Finding(subject=name, works=False, detail=detail)
 
 
-def _output(*command: str) -> str:
-    """Return what a program prints, to both streams.
-
-    Raises:
-        ParagentError: it failed.
-        TimeoutExpired: it takes too long.
-    """
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            text = process.communicate(timeout=_PROGRAM_LIMIT)[0].strip()
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # also what the program has started, which may hold the pipe
-            raise
-    if process.returncode:
-        raise ParagentError(f"{command[0]} does not work: {text[-200:] or describe_exit(process.returncode)}")
-    return text
-
-
-def _version(*command: str) -> str:
-    """Return the first number with dots in the output of a program."""
-    found = re.search(r"\d+(\.\d+)+", _output(*command))
-    return found[0] if found else "of an unknown version"
-
-
-def _program(subject: str, name: str, *version: str) -> Finding:
-    """Return whether a program is installed and tells its version."""
-    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
-    if path is None:
-        return Finding(subject=subject, works=False, detail=f"{name} is not installed", programs=(name,))
-    detail = f"{subject} {_version(path, *version)}" if version else ""
-    return Finding(subject=subject, works=True, detail=detail)
-
-
-def _extra(extra: str) -> Finding:
-    requirements, subject = user_extras().get(extra), f"extra {extra}"
-    if requirements is None:
-        detail = f"the installed paragent has no extra {extra}"
-        return Finding(subject=subject, works=False, detail=detail, extras=(extra,))
-    if missing := missing_packages(requirements):
-        detail = f"not installed: {', '.join(missing)}"
-        return Finding(subject=subject, works=False, detail=detail, extras=(extra,))
-    return Finding(subject=subject, works=True, detail="")
-
-
 # --- tasks and sandboxes ----------------------------------------------------------------------------------------------
 
 
@@ -161,7 +90,7 @@ def _worker() -> Finding:
     from paragent.runners import Runners
 
     began = time.monotonic()
-    response = Runners.sync_run("ready", _echo, RunConfig(worker_num=1, timeout=_PROGRAM_LIMIT))
+    response = Runners.sync_run("ready", _echo, RunConfig(worker_num=1, timeout=PROGRAM_LIMIT))
     if not response.success:
         return Finding(subject="worker", works=False, detail=f"a worker process does not work: {response.msg}")
     return Finding(
@@ -195,7 +124,7 @@ def _sandbox(check: Callable[[], Any]) -> Finding:
         return Finding(subject="bubblewrap", works=False, detail=detail, programs=("bwrap",))
 
     async def limited() -> None:
-        async with asyncio.timeout(_PROGRAM_LIMIT):
+        async with asyncio.timeout(PROGRAM_LIMIT):
             await check()
 
     try:
@@ -204,9 +133,9 @@ def _sandbox(check: Callable[[], Any]) -> Finding:
         cure = _namespace_cure() or error.advice
         return Finding(subject="bubblewrap", works=False, detail=error.problem, cure=cure)
     except TimeoutError:
-        detail = f"bubblewrap did not start a process within {_PROGRAM_LIMIT:g} s"
+        detail = f"bubblewrap did not start a process within {PROGRAM_LIMIT:g} s"
         return Finding(subject="bubblewrap", works=False, detail=detail)
-    return Finding(subject="bubblewrap", works=True, detail=f"bubblewrap {_version('bwrap', '--version')}")
+    return Finding(subject="bubblewrap", works=True, detail=f"bubblewrap {program_version('bwrap', '--version')}")
 
 
 def _namespace_cure() -> str:
@@ -225,7 +154,7 @@ def _chromium() -> Finding:
         path = find_chromium()
     except MissingProgram as error:
         return Finding(subject="Chromium", works=False, detail=error.problem, programs=("chromium",))
-    return Finding(subject="Chromium", works=True, detail=f"Chromium {_version(path, '--version')}")
+    return Finding(subject="Chromium", works=True, detail=f"Chromium {program_version(path, '--version')}")
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -275,11 +204,11 @@ def _kvm() -> Finding:
 
 def _network() -> Finding:
     """Return whether machines can have internet access without access to this host."""
-    missing = [name for name in ("slirp4netns", "unshare", "setpriv", "ip") if _program(name, name).programs]
+    missing = [name for name in ("slirp4netns", "unshare", "setpriv", "ip") if check_program(name, name).programs]
     if missing:
         detail = f"not installed, for the network of machines: {', '.join(missing)}"
         return Finding(subject="network", works=False, detail=detail, programs=tuple(missing))
-    if _extra("qemu").works:  # otherwise the provider cannot be imported, which another probe reports
+    if check_extra("qemu").works:  # otherwise the provider cannot be imported, which another probe reports
         from paragent.machines.providers.qemu.network import NetworkNamespace
 
         NetworkNamespace.check()
@@ -295,7 +224,7 @@ def _image() -> Finding:
         frozen = "desktop" in {state.image for state in frozen_states()}
         text = "image desktop is built" if frozen else f"image desktop is built; the first run boots it once: {build}"
         return Finding(subject="image", works=True, detail=text)
-    missing = [name for name in ("mmdebstrap", "mke2fs", "debugfs") if _program(name, name).programs]
+    missing = [name for name in ("mmdebstrap", "mke2fs", "debugfs") if check_program(name, name).programs]
     if shutil.which("apt-cache") is None:
         detail = "the image desktop is not built, and only Debian and Ubuntu can build it"
         return Finding(subject="image", works=False, detail=detail, cure="name an image of your own with --path-to-vm")
@@ -308,14 +237,14 @@ def _image() -> Finding:
 def _desktop() -> Finding:
     from paragent.machines.providers.process import DESKTOP_PROGRAMS
 
-    if missing := [name for name in DESKTOP_PROGRAMS if _program(name, name).programs]:
+    if missing := [name for name in DESKTOP_PROGRAMS if check_program(name, name).programs]:
         detail = f"not installed: {', '.join(missing)}"
         return Finding(subject="desktop", works=False, detail=detail, programs=tuple(missing))
     return Finding(subject="desktop", works=True, detail="Xvfb and openbox; not isolated from this host")
 
 
 def _docker() -> Finding:
-    if (packages := _extra("docker")).extras:
+    if (packages := check_extra("docker")).extras:
         return packages
     import docker
 
@@ -323,9 +252,9 @@ def _docker() -> Finding:
     try:
         if address.startswith("unix://"):  # the SDK does not close a socket that it cannot connect
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_PROGRAM_LIMIT)
+                connection.settimeout(PROGRAM_LIMIT)
                 connection.connect(address.removeprefix("unix://"))
-        with contextlib.closing(docker.from_env(timeout=int(_PROGRAM_LIMIT))) as client:
+        with contextlib.closing(docker.from_env(timeout=int(PROGRAM_LIMIT))) as client:
             version = client.version()["Version"]
     except PermissionError:
         detail, cure = "you may not use the Docker engine", "sudo usermod -aG docker $USER   # then log in again"
@@ -350,7 +279,7 @@ def _aws_credentials() -> Finding:
 
 
 def _vmrun() -> Finding:
-    found = _program("VMware", "vmrun")
+    found = check_program("VMware", "vmrun")
     return found if found.works else replace(found, programs=(), cure="install VMware Workstation, which has vmrun")
 
 
@@ -361,7 +290,7 @@ def _engine(name: str, package: str, subject: str) -> Finding:
     from paragent.config import RunConfig
     from paragent.engines import open_engine
 
-    if (packages := _extra(name)).extras:
+    if (packages := check_extra(name)).extras:
         return packages
     open_engine(RunConfig(engine_name=name)).close()  # checks that it can be used, and starts nothing
     return Finding(subject=subject, works=True, detail=f"{subject} {metadata.version(package)}")
@@ -377,7 +306,7 @@ def _java() -> Finding:
         detail = f"there is no Java {_OLDEST_JAVA} or later in JAVA_HOME or PATH"
         return Finding(subject="Java", works=False, detail=detail, programs=("java",))
     home = Path(os.environ.get("JAVA_HOME") or "/nowhere") / "bin/java"
-    version = _version(str(home) if home.exists() else "java", "-version")
+    version = program_version(str(home) if home.exists() else "java", "-version")
     numbers = [int(part) for part in re.findall(r"\d+", version)] or [_OLDEST_JAVA]
     release = numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]  # Java 8 calls itself 1.8
     if release < _OLDEST_JAVA:
@@ -387,7 +316,7 @@ def _java() -> Finding:
 
 
 def _view() -> Finding:
-    if (packages := _extra("view")).extras:
+    if (packages := check_extra("view")).extras:
         return packages
     from paragent.cli.view import check_installed
 
@@ -403,15 +332,15 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "key": functools.partial(_key, "chat"),
     "key of Anthropic": functools.partial(_key, "anthropic"),
     "KVM": _kvm,
-    "QEMU": functools.partial(_program, "QEMU", "qemu-system-x86_64", "--version"),
-    "qemu-img": functools.partial(_program, "qemu-img", "qemu-img"),
+    "QEMU": functools.partial(check_program, "QEMU", "qemu-system-x86_64", "--version"),
+    "qemu-img": functools.partial(check_program, "qemu-img", "qemu-img"),
     "network": _network,
     "image": _image,
     "desktop": _desktop,
     "docker": _docker,
     "AWS credentials": _aws_credentials,
     "vmrun": _vmrun,
-    "VBoxManage": functools.partial(_program, "VirtualBox", "VBoxManage", "--version"),
+    "VBoxManage": functools.partial(check_program, "VirtualBox", "VBoxManage", "--version"),
     "Ray": functools.partial(_engine, "ray", "ray", "Ray"),
     "Spark": functools.partial(_engine, "spark", "pyspark", "Spark"),
     "Java": _java,

@@ -11,7 +11,7 @@ from paragent.cli.doctor.probes import EXTRA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from paragent.cli.doctor.probes import Finding
+    from paragent.cli.doctor.findings import Finding
 
 __all__ = ["CORE", "GROUPS", "PURPOSES", "Purpose", "Readiness", "judge", "probes_of"]
 
