@@ -12,6 +12,7 @@ notebook. What a block needs beyond what the page shows stands in an HTML commen
     <!-- test: status 1 -->            the commands of the next block end with this status
     <!-- test: raises ConfigError -->  the next Python block ends with this exception
     <!-- test: background listening --> the next block is a server; wait for this text in its output, and stop it after the page
+    <!-- test: interrupt TEXT -->      interrupt the command of the next block, as Ctrl-C does, when it has printed this text
     <!-- test: parse REASON -->        the next block cannot run here: its `paragent` commands are only parsed; its Python is only
                                        compiled, and its imports are executed
 

@@ -133,19 +133,23 @@ def _run_commands(block: Block, stack: contextlib.ExitStack) -> str:
         if "background" in rules:
             stack.enter_context(_server(line, rules["background"]))
             continue
-        done = subprocess.run(
-            ["bash", "-c", line],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        print(f"$ {line}\n{done.stdout}", end="")
-        if done.returncode != int(rules.get("status", 0)):
-            raise Wrong(f"status {done.returncode} of {line}\n{done.stdout}")
-        printed.append(done.stdout)
+        if "interrupt" in rules:
+            status, text = _interrupted(line, rules["interrupt"])
+        else:
+            done = subprocess.run(
+                ["bash", "-c", line],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+            status, text = done.returncode, done.stdout
+        print(f"$ {line}\n{text}", end="")
+        if status != int(rules.get("status", 0)):
+            raise Wrong(f"status {status} of {line}\n{text}")
+        printed.append(text)
     if block.language == "console":
         shown = [line for line in block.body.splitlines() if line.strip() and not line.startswith(("$ ", "#"))]
         _compare("\n".join(shown), "".join(printed))
@@ -174,6 +178,24 @@ def _set_up(command: str) -> bool:
     else:
         return program in {"git", "apt-get", "sudo"}
     return True
+
+
+def _interrupted(command: str, text: str) -> tuple[int, str]:
+    """Run a command, interrupt it as Ctrl-C does when it has printed a line with `text`, and return its status and output."""
+    lines = []
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if text in line and not any(text in before for before in lines):
+                process.send_signal(signal.SIGINT)
+            lines.append(line)
+    return process.returncode, "".join(lines)
 
 
 @contextlib.contextmanager
