@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "complete_if_requested"]
 
 _SHELLS = {
-    "bash": "~/.local/share/bash-completion/completions/paragent",
+    "bash": "~/.local/share/bash-completion/completions/paragent (with the package bash-completion)",
     "zsh": "a file _paragent in a folder of $fpath, such as ~/.zfunc/_paragent",
     "fish": "~/.config/fish/completions/paragent.fish",
 }

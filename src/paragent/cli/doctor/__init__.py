@@ -23,7 +23,7 @@ __all__ = ["add", "purpose_names"]
 
 _DESCRIPTION = """Check what this host can do and print, for each purpose, whether it is ready, and otherwise one command that
 installs what is missing. Programs are started once where their presence proves little: a worker process, bubblewrap, KVM. It
-takes a few seconds and changes nothing. API keys are never printed. The exit status is 0 if tasks can run on this host, whether
+takes a few seconds and installs nothing. API keys are never printed. The exit status is 0 if tasks can run on this host, whether
 or not optional parts are missing; with names, it is 0 only if all of them are ready."""
 
 _INDENT = 25
