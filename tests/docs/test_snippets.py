@@ -26,16 +26,20 @@ def cases() -> list[object]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", cases())
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    folder, home = tmp_path / "project", tmp_path / "home"
+    home.mkdir()
+    folder.mkdir()
+    folder.chmod(0o755)  # pytest's folders are private, and root runs agents in the sandbox as another user
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PARAGENT_"))}
     environment |= {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]]),
         "PYTHONPATH": str(ROOT),
-        "HOME": str(tmp_path),
+        "HOME": str(home),
         "PARAGENT_CACHE": os.environ.get("PARAGENT_CACHE", str(Path.home() / ".cache" / "paragent")),
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.docs.run_page", str(page)],
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
