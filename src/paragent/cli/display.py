@@ -61,6 +61,7 @@ class _Lines:
     def __init__(self) -> None:
         self._printed = time.monotonic()
         self._shown = ("", "")
+        self._line = ""
 
     def show(self, progress: RolloutProgress) -> None:
         if time.monotonic() - self._printed >= _LINE_INTERVAL or (progress.note, _state(progress)) != self._shown:
@@ -68,8 +69,11 @@ class _Lines:
 
     def print(self, progress: RolloutProgress) -> None:
         self._printed, self._shown = time.monotonic(), (progress.note, _state(progress))
-        sys.stderr.write(progress_line(progress) + "\n")
-        sys.stderr.flush()
+        line = progress_line(progress)
+        if line != self._line:
+            self._line = line
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
 
 def progress_line(progress: RolloutProgress) -> str:
