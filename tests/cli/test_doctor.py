@@ -298,6 +298,13 @@ def test_programs_are_installed_with_the_package_manager_of_the_host(
     assert install_programs(wanted) == expected
 
 
+def test_an_apt_that_hangs_is_not_waited_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.cli.doctor.cures._APT_LIMIT", 0.1)
+    script(programs, "apt-get", "")
+    script(programs, "apt-cache", "exec /bin/sleep 3")
+    assert "apt-get install -y bubblewrap" in install_programs(["bwrap"])
+
+
 def test_packages_are_missing_or_too_old() -> None:
     wanted = ["pytest>=1.0", "pytest[dev] >=9999", "no-such-package>=1", "rich"]
     old, missing = missing_packages(wanted)

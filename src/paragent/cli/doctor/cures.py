@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import re
 import shutil
+import subprocess
+import threading
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -46,6 +49,8 @@ _RENAMED = {
     },
 }
 """Packages that have other names with other package managers."""
+_APT_LIMIT = 2.0
+"""Seconds for apt to answer, which takes half of one."""
 _FOR_DEVELOPERS = {"bench", "dev", "docs", "node"}
 """Extras for work on paragent itself."""
 
@@ -93,13 +98,19 @@ def _package(program: str, manager: str | None) -> str:
 
 @functools.cache
 def known_to_apt() -> dict[str, str]:
-    """Return those of the packages in this module that apt knows; empty if it has no package lists."""
+    """Return those of the packages in this module that apt knows; empty if it has no package lists or does not answer."""
     from paragent.machines.images.packages import candidates
 
-    try:
-        return candidates([*_DEBIAN.values(), *_JAVA_PACKAGES])
-    except ParagentError:
-        return {}
+    found: dict[str, str] = {}
+
+    def ask() -> None:
+        with contextlib.suppress(ParagentError, OSError, subprocess.SubprocessError):
+            found.update(candidates([*_DEBIAN.values(), *_JAVA_PACKAGES]))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_APT_LIMIT)
+    return dict(found)
 
 
 def user_extras() -> dict[str, list[str]]:
