@@ -1,7 +1,7 @@
 """Reads exports with the libraries of the tools that own the formats; runs in the environment `.venv-formats`.
 
 `read_exports.py atif FOLDER` prints the errors that Harbor's validator finds, by file. `read_exports.py inspect FILE` prints what
-inspect's library reads.
+inspect's library reads. `read_exports.py rewrite FILE` lets inspect's library read a log and write it again.
 """
 
 from __future__ import annotations
@@ -34,5 +34,11 @@ def inspect(path: Path) -> dict[str, Any]:
     }
 
 
+def rewrite(path: Path) -> str:
+    log_module = importlib.import_module("inspect_ai.log")
+    log_module.write_eval_log(log_module.read_eval_log(str(path)), str(path.with_name("rewritten.eval")))
+    return str(path.with_name("rewritten.eval"))
+
+
 if __name__ == "__main__":
-    print(json.dumps({"atif": atif, "inspect": inspect}[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps({"atif": atif, "inspect": inspect, "rewrite": rewrite}[sys.argv[1]](Path(sys.argv[2]))))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import struct
+import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from paragent.cli import main
 from paragent.errors import UsageError
@@ -244,6 +248,68 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
         for name, content in members.items():
             made.writestr(name, content)
     return path
+
+
+def zstandard_archive(path: Path, members: dict[str, bytes]) -> Path:
+    """Write an archive with the compression of inspect, which `zipfile` does not support before Python 3.14."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
+        for name, content in members.items():
+            made.writestr(name, zstandard.compress(content))
+        offsets = [member.header_offset for member in made.infolist()]
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    for offset, content in zip(offsets, members.values(), strict=True):
+        for method in (offset + 8, entry + 10):  # in the header of the file, and in the directory
+            struct.pack_into("<H", data, method, 93)
+            struct.pack_into("<I", data, method + 6, zlib.crc32(content))
+            struct.pack_into("<I", data, method + 14, len(content))
+        entry = data.find(b"PK\x01\x02", entry + 1)
+    path.write_bytes(data)
+    return path
+
+
+def native_log(path: Path) -> Path:
+    """Write a log as inspect does."""
+    header, sample = {"eval": {"task": "sums", "model": "big"}}, json.dumps(SAMPLE).encode()
+    members = {"header.json": json.dumps(header).encode(), "samples/a_epoch_1.json": sample}
+    return zstandard_archive(path, members)
+
+
+def test_an_archive_with_the_compression_of_inspect_is_imported(tmp_path: Path) -> None:
+    _, journal = imported(native_log(tmp_path / "native.eval"), to=tmp_path / "run")
+    with journal:
+        [result] = journal.results()
+        assert (result.task, result.attempt) == (str(SAMPLE["id"]), SAMPLE["epoch"])
+        assert journal.trajectory(result.number)["messages"]
+
+
+def test_without_its_package_that_compression_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UsageError, match=r"paragent\[inspect\].*inspect log convert --to json"):
+        import_files([native_log(tmp_path / "native.eval")], tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"), [(0, "cannot be decompressed"), (-1, "cannot be decompressed|checksum")]
+)
+def test_a_damaged_file_of_such_an_archive_is_reported(change: int, problem: str, tmp_path: Path) -> None:
+    path = native_log(tmp_path / "native.eval")
+    packed = zstandard.compress(json.dumps(SAMPLE).encode())
+    damaged = bytearray(packed)
+    damaged[change] ^= 0xFF
+    path.write_bytes(path.read_bytes().replace(packed, bytes(damaged)))
+    with pytest.raises(UsageError, match=problem):
+        import_files([path], tmp_path / "run")
+
+
+def test_a_member_of_such_an_archive_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.store.formats.inspect_reader.LARGEST_DOCUMENT", 1000)
+    header = json.dumps({"eval": {}}).encode()
+    path = zstandard_archive(tmp_path / "big.eval", {"header.json": header, "samples/a.json": b"[" * 100_000})
+    with pytest.raises(UsageError, match="more than 1,000 bytes"):
+        import_files([path], tmp_path / "run")
 
 
 def test_an_archive_that_expands_too_much_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from paragent.store import JOURNAL_FILE, Journal
 from paragent.store.formats import export
+from paragent.store.formats.importing import import_files
 from paragent.testing.export_contract import sample_rollouts, sample_run, write_run
 
 pytestmark = pytest.mark.slow
@@ -73,3 +75,14 @@ def test_an_empty_run_is_a_log_without_samples(tmp_path: Path) -> None:
     with write_run(tmp_path / "run", []) as journal:
         export(journal, "inspect", tmp_path / "run.eval")
     assert not read("inspect", tmp_path / "run.eval")["log"]["samples"]
+
+
+def test_a_log_that_inspect_wrote_is_imported(tmp_path: Path) -> None:
+    with sample_run(tmp_path / "run") as journal:
+        export(journal, "inspect", tmp_path / "run.eval")
+        written = Path(read("rewrite", tmp_path / "run.eval"))
+        import_files([written], tmp_path / "imported")
+        with Journal(tmp_path / "imported" / JOURNAL_FILE, read_only=True) as found:
+            assert {(one.task, one.attempt, one.score) for one in found.results()} == {
+                (one.task, one.attempt, one.score) for one in journal.results()
+            }

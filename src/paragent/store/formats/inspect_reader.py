@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.registry import import_object
 from paragent.store.formats.conversations import dictionaries, text_of
 from paragent.store.formats.images import image_type, read_data_url
 from paragent.store.formats.imported import BranchBuilder, real, result_from, string, structure, timestamp, whole
@@ -16,7 +19,6 @@ from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from paragent.store.formats.importing import ImportReport
 
@@ -26,6 +28,12 @@ _MOST_MEMBERS = 1_000_000
 _LARGEST_RATIO = 200
 """How many times as large as an archive its content may be, if it has more than `_SMALL` bytes; logs reach about 30."""
 _SMALL = 1 << 30
+_ZSTANDARD = 93
+"""The compression method with which inspect writes logs. Python's own `zipfile` supports it from Python 3.14 on."""
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""What precedes a file in an archive: 26 bytes, and the lengths of its name and of the extra field, which follow."""
+_LARGEST_WINDOW = 128 << 20
+"""The most memory in bytes that a compressed file may demand; that of inspect's logs is 8 MiB at most."""
 _SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 _ENDINGS = {"turn": "turns used up", "message": "turns used up", "context": "context full"}
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -69,7 +77,7 @@ def read_archive(path: Path, report: ImportReport) -> Iterator[ImportedRollout]:
                     report.add_problem(f"{path}: {name[:200]}: {error}")
                     continue
                 yield from _read_sample(f"{path}: {name[:200]}", sample, facts, report)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, struct.error, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadImport(f"the archive cannot be read: {error}") from error
 
 
@@ -84,10 +92,43 @@ def _check(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return a file of an archive; never more than the limit is decompressed."""
-    with archive.open(name) as file:
-        content = file.read(LARGEST_DOCUMENT + 1)
+    member = archive.getinfo(name)
+    if member.compress_type == _ZSTANDARD and not hasattr(zipfile, "ZIP_ZSTANDARD"):
+        content = _decompressed(Path(archive.filename or ""), member)
+    else:
+        with archive.open(name) as file:
+            content = file.read(LARGEST_DOCUMENT + 1)
     if len(content) > LARGEST_DOCUMENT:
         raise BadImport(f"the file has more than {LARGEST_DOCUMENT:,} bytes")
+    return content
+
+
+def _decompressed(path: Path, member: zipfile.ZipInfo) -> bytes:
+    """Return the content of a file that is compressed with Zstandard, but at most a byte more than the limit.
+
+    Raises:
+        BadImport: the content is damaged, or the package that reads it is not installed.
+    """
+    try:
+        decompressor = import_object("zstandard:ZstdDecompressor")
+        failure: type[Exception] = import_object("zstandard:ZstdError")
+    except ModuleNotFoundError as error:
+        raise BadImport(
+            "inspect has compressed the log with Zstandard, which needs the package zstandard: pip install "
+            "'paragent[inspect]'. Or convert the log: inspect log convert --to json --output-dir DIR LOG"
+        ) from error
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+        file.seek(name + extra, 1)
+        packed = file.read(member.compress_size)
+    try:
+        with decompressor(max_window_size=_LARGEST_WINDOW).stream_reader(packed, read_across_frames=True) as reader:
+            content: bytes = reader.read(LARGEST_DOCUMENT + 1)
+    except failure as error:
+        raise BadImport(f"the file cannot be decompressed: {error}") from error
+    if len(content) <= LARGEST_DOCUMENT and zlib.crc32(content) != member.CRC:
+        raise BadImport("the file is damaged: its checksum is wrong")
     return content
 
 
