@@ -21,6 +21,8 @@ def on_page_read_source(*, page: Any, config: Any, **_: Any) -> str | None:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Make links relative to the page, and links that leave the folder `docs` links to the repository."""
     page_path = page.file.src_uri
+    if page_path in _HOME_PAGES:
+        page.meta["hide"] = ["navigation"]
     folder = posixpath.dirname(page_path)
     written_in = "" if page_path in _HOME_PAGES else posixpath.join("docs", folder)
 

@@ -47,7 +47,7 @@ all caches.
 
 def pages() -> dict[Path, str]:
     """Return the generated pages by path."""
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "96"
     return {_FOLDER / "cli.md": _cli_page(), _FOLDER / "settings.md": _settings_page()}
 
 
@@ -74,7 +74,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Arg
 
 def _command(parser: argparse.ArgumentParser, level: int) -> list[str]:
     lines = [f"{'#' * level} {parser.prog}", "", _escape(_sentence(parser.description or "")), ""]
-    usage = re.sub(r"\s+", " ", parser.format_usage().removeprefix("usage: ")).strip()
+    usage = re.sub(r"^ {7}", "", parser.format_usage().removeprefix("usage: "), flags=re.MULTILINE).strip()
     if parser.prog == "paragent rollout":
         usage = "paragent rollout [--flag VALUE ...]"
     lines += ["```text", usage, "```", ""]
