@@ -96,7 +96,9 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if action.choices:
         value = "{" + ",".join(map(str, action.choices)) + "}"
-    names = [name for name in action.option_strings if not name.startswith("--no-")]
+    names = action.option_strings
+    if isinstance(action, argparse.BooleanOptionalAction):
+        names = [name for name in names if not name.startswith("--no-")]
     shown = ", ".join(names) + (f" {value}" if names and action.nargs != 0 else "") if names else value
     text = (action.help or "") % {**vars(action), "prog": parser.prog}
     return f"| `{shown}` | {_escape(text)} |"
