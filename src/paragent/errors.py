@@ -203,8 +203,12 @@ class UnknownName(UsageError, LookupError):
     """No plug-in of this kind (engine, provider, ...) has this name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        import difflib  # not at the top: it is used only for this message
+
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
-        super().__init__(f"there is no {kind} called {name!r}; there are: {', '.join(self.known)}")
+        close = difflib.get_close_matches(name, self.known, n=1)
+        hint = f", did you mean {close[0]!r}? There" if close else "; there"
+        super().__init__(f"there is no {kind} called {name!r}{hint} are: {', '.join(self.known)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.kind, self.name, self.known))
@@ -237,7 +241,10 @@ class Unserialisable(UsageError, TypeError):
 
     def __init__(self, what: str, path: str, reason: str) -> None:
         self.what, self.path, self.reason = what, path, reason
-        super().__init__(f"{what} cannot be sent to another process because of {path}: {reason}")
+        super().__init__(
+            f"{what} cannot be sent to another process because of {path}: {reason}. Use plain data instead, or create this "
+            "object where it is used; `__getstate__` can leave out an attribute"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.what, self.path, self.reason))

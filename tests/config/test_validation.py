@@ -128,8 +128,10 @@ def test_fields_are_checked_and_converted() -> None:
         [name] = settings
         with pytest.raises(ConfigError, match=f"--{name} must be .*, not {settings[name]!r}"):
             Sample(**settings)
-    with pytest.raises(ConfigError, match="or None"):
+    with pytest.raises(ConfigError, match="above 0, not '3'"):
         Sample(limit="3")
+    with pytest.raises(ConfigError, match="above 0 or None, not '3'"):
+        optional(seconds)("3", "limit")
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:

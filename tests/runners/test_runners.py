@@ -124,7 +124,7 @@ def test_a_generator_must_yield_tasks() -> None:
 def test_invalid_configurations_are_rejected() -> None:
     with pytest.raises(ConfigError, match="RunConfig"):
         Runners.sync_run_task(Task(1, echo), {"worker_num": 2})  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match=r"no engine called 'lokal'; there are: .*inline, local"):
+    with pytest.raises(UnknownName, match=r"no engine called 'lokal', did you mean 'local'. There are: .*inline, local"):
         Runners.sync_run_task(Task(1, echo), RunConfig(engine_name="lokal"))
     with pytest.raises(ConfigError, match="subclass of RuntimeEngine"):
         Runners.sync_run_task(Task(1, echo), RunConfig(cls=int))

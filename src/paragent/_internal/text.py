@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -20,6 +20,7 @@ __all__ = [
     "read_json",
     "safe_console",
     "safe_streams",
+    "suggestion",
     "unwrapped",
     "well_formed",
     "well_formed_data",
@@ -143,3 +144,18 @@ def safe_streams() -> Iterator[None]:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: `1 machine`, `0 machines`, `12,000 machines`; `plural` is for irregular nouns."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def suggestion(name: str, known: Iterable[str], part: Callable[[str], str] = str) -> str:
+    """Return a question that names the most similar known name, to be put after a message; empty if none is similar.
+
+    Args:
+        name: what the user wrote.
+        known: the names that exist.
+        part: returns the part of a name that is compared.
+    """
+    import difflib  # not at the top: it is used only for messages
+
+    parts = {part(one): one for one in known}
+    close = difflib.get_close_matches(part(name), list(parts), n=1)
+    return f", did you mean {parts[close[0]]!r}?" if close else ""

@@ -57,7 +57,7 @@ def check_fields(settings: Any, checks: Mapping[str, Check], label: Callable[[st
             object.__setattr__(settings, name, checked)
 
 
-def reject_unknown(owner: str, noun: str, given: Iterable[str], known: Iterable[str]) -> None:
+def reject_unknown(owner: str, noun: str, given: Iterable[str], known: Iterable[str], listed: str = "") -> None:
     """Check names that a user gave.
 
     Args:
@@ -65,6 +65,7 @@ def reject_unknown(owner: str, noun: str, given: Iterable[str], known: Iterable[
         noun: what a name stands for: `field`, `option`, ...
         given: the names that the user gave.
         known: the names that are allowed.
+        listed: a sentence that says where the names are described; empty: the message lists them.
 
     Raises:
         ConfigError: a name is unknown; the message suggests a similar name and lists the known ones.
@@ -72,12 +73,10 @@ def reject_unknown(owner: str, noun: str, given: Iterable[str], known: Iterable[
     names = sorted(known)
     for name in given:
         if name not in names:
-            import difflib
+            from paragent._internal.text import suggestion  # not at the top: every worker loads this module
 
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else "."
-            listed = f"The {noun}s are: {', '.join(names)}" if names else f"There are no {noun}s"
-            raise ConfigError(f"{owner} has no {noun} {name!r}{hint} {listed}")
+            listed = listed or (f"The {noun}s are: {', '.join(names)}" if names else f"There are no {noun}s")
+            raise ConfigError(f"{owner} has no {noun} {name!r}{suggestion(name, names) or '.'} {listed}")
 
 
 def number(value: Any, name: str, *, none: bool = False) -> float:
@@ -190,4 +189,5 @@ def optional(check: Check) -> Check:
 
 
 def _wrong(name: str, expected: str, value: Any, none: bool) -> ConfigError:
+    none = none and not name.startswith("--")  # a flag is left out instead
     return ConfigError(f"{name} must be {expected}{' or None' if none else ''}, not {value!r}")

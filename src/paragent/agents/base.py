@@ -144,7 +144,8 @@ def require_agent(agent: Any, where: str) -> None:
     if isinstance(agent, type):
         raise UsageError(f"{where}: agent is the class {agent.__name__}; pass an instance, {agent.__name__}(...)")
     if not callable(agent):
-        raise UsageError(f"{where}: agent must be an AgentBase or a function of one argument, not {agent!r}")
+        called = "; pass the async function itself and do not call it" if isinstance(agent, Awaitable) else ""
+        raise UsageError(f"{where}: agent must be an AgentBase or a function of one argument, not {agent!r}{called}")
 
 
 def replies_async(agent: Any) -> bool:

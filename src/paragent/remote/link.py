@@ -126,7 +126,7 @@ class Link:
         if not kwargs and _plain_size(args) is not None:
             self._outbox.put(CreateAgent(agent, number, how, args))
             return agent
-        encoded = EncodedArguments(self, args, kwargs, f"the arguments of {cls.__name__}")
+        encoded = EncodedArguments(self, args, kwargs, cls.__name__)
         self._send_code(encoded.code)
         self._outbox.put(CreateAgent(agent, number, how, encoded.args, encoded.kwargs), encoded.size)
         if encoded.keeps:

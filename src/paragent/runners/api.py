@@ -166,7 +166,7 @@ def _config(run_conf: RunConfig | None) -> RunConfig:
     if run_conf is None:
         return RunConfig()
     if not isinstance(run_conf, RunConfig):
-        raise ConfigError(f"run_conf must be a RunConfig, not {run_conf!r}")
+        raise ConfigError(f"run_conf must be a RunConfig, not {run_conf!r}; write RunConfig(worker_num=8)")
     return run_conf
 
 
