@@ -277,5 +277,5 @@ def test_wrong_names_are_rejected() -> None:
         open_scorer("llm_judge")
     with pytest.raises(ConfigError, match="not a scorer"):
         open_scorer("paragent.tasks:BenchmarkTask")
-    with pytest.raises(ConfigError, match="nowhere:Scorer: No module named 'nowhere'"):
+    with pytest.raises(ConfigError, match="nowhere:Scorer: there is no module 'nowhere'"):
         open_scorer("nowhere:Scorer")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.registry import import_named_module
 from paragent._internal.text import counted
 from paragent.cli.options import add_command, add_tls_options, tls_conf
 from paragent.errors import ConfigError
@@ -123,10 +123,7 @@ def _peer_tls(options: argparse.Namespace) -> TlsConf | None:
 def _agent_classes(name: str) -> list[type]:
     from paragent.agents import AgentBase
 
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"--module {name}: {error}") from error
+    module = import_named_module(name, "--module ")
     found = [
         cls
         for _, cls in inspect.getmembers(module, inspect.isclass)

@@ -11,7 +11,7 @@ from paragent.scorers.base import Score, Scorer
 if TYPE_CHECKING:
     from paragent.scorers.base import Ask
 
-__all__ = ["SCORERS", "Score", "Scorer", "open_scorer"]
+__all__ = ["SCORERS", "Score", "Scorer", "open_scorer", "scorer_class"]
 
 SCORERS = Registry(
     kind="scorer",
@@ -27,6 +27,14 @@ SCORERS = Registry(
 )
 
 
+def scorer_class(name: str) -> type[Scorer]:
+    """Return the class of a scorer; name and errors as for `open_scorer`."""
+    found = import_named(name) if ":" in name else SCORERS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Scorer)):
+        raise ConfigError(f"{name!r} is not a scorer: it must be a subclass of paragent.Scorer")
+    return found
+
+
 def open_scorer(name: str, *, ask: Ask | None = None) -> Scorer:
     """Return a new scorer; the caller owns it and closes it.
 
@@ -39,9 +47,7 @@ def open_scorer(name: str, *, ask: Ask | None = None) -> Scorer:
         MissingExtra: the scorer's optional packages are not installed.
         ConfigError: `name` cannot be imported or is not a subclass of `Scorer`, or it needs a model and `ask` is None.
     """
-    found = import_named(name) if ":" in name else SCORERS.load(name)
-    if not (isinstance(found, type) and issubclass(found, Scorer)):
-        raise ConfigError(f"{name!r} is not a scorer: it must be a subclass of paragent.Scorer")
+    found = scorer_class(name)
     if found.needs_model and ask is None:
         raise ConfigError(f"the scorer {name!r} needs a judge model: set --judge-model")
     return found(ask)
