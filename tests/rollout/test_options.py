@@ -67,7 +67,7 @@ def test_streamed_answers_and_prices(data: Path, tmp_path: Path, monkeypatch: py
     assert f"{summary.cost:,.4f}" in capsys.readouterr().out
     prices.write_text("m: {input: cheap}\n")
     assert main(["rollout", "--env", TINY, "--data", str(data), "--model", "m", "--prices", str(prices)]) == 2
-    assert "needs numbers" in capsys.readouterr().err
+    assert "needs two numbers" in capsys.readouterr().err
 
 
 @pytest.mark.slow

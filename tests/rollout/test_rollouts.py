@@ -597,7 +597,7 @@ def test_flags_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"mode": "math", "model": "gpt"}, "--model demo"),
         (
             {"mode": "math", "model": "demo", "engine": "rya"},
-            "no engine called 'rya'; there are: inline, local, ray, spark",
+            "no engine called 'rya', did you mean 'ray'. There are: inline, local, ray, spark",
         ),
         ({"mode": "math", "model": "demo", "agent": "careful"}, "not of the form 'package.module:Name'"),
         ({"mode": "math", "model": "demo", "agent": "d.jsonl"}, "a program begins with cmd:"),
@@ -653,7 +653,7 @@ def test_metric_may_select_a_score_of_the_environment(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"env": None, "mode": "rag", "data": sample_path("rag"), "limit": 2, "env_option": options}
     summary = run_parallel_rollout(config(tmp_path, model="demo", metric="citation", **chosen))
     assert (summary.mean, summary.scored) == (1.0, 2)
-    with pytest.raises(UnknownName, match="no metric called 'citatoin'; there are: citation, contains"):
+    with pytest.raises(UnknownName, match="no metric called 'citatoin', did you mean 'citation'. There are: citation, contains"):
         prepare(config(tmp_path, model="demo", metric="citatoin", **chosen))
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._internal.file_errors import unreadable
 from paragent.cli.options import add_command, add_setting
 from paragent.errors import ConfigError, MissingExtra
 
@@ -80,6 +81,8 @@ def _serve(options: argparse.Namespace) -> int:
     transport = options.transport or ("http" if options.protocol == "openenv" else "stdio")
     if options.protocol == "openenv" and transport == "stdio":
         raise ConfigError("--protocol openenv needs --transport http")
+    if not 0 <= options.port < 1 << 16:
+        raise ConfigError(f"--port must be from 0 to 65535, not {options.port}")
     sessions = EnvironmentSessions(_config(options))
     token = _token(options.token_file) if transport == "http" else ""
     serving = _serve_http(options, sessions, token) if transport == "http" else _serve_stdio(sessions)
@@ -101,7 +104,7 @@ def _token(path: Path | None) -> str:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--token-file: {path} cannot be read: {error}") from error
+        raise ConfigError(f"--token-file: {unreadable(path, error)}") from error
     if not token:
         raise ConfigError(f"--token-file: {path} is empty")
     return token

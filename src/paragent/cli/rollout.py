@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
+from paragent._internal.validation import reject_unknown
 from paragent.cli.options import add_command, add_setting
 from paragent.cli.view import check_installed, view_of
 from paragent.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from paragent.cli.options import Subparsers
     from paragent.rollout import RolloutConfig
@@ -312,12 +313,29 @@ def _config(options: argparse.Namespace) -> tuple[RolloutConfig, bool]:
     from paragent.rollout.settings_file import read_settings_file
 
     names = [setting.name for setting in all_settings()]
-    file = read_settings_file(options.config) if options.config else {}
-    settings = {name.replace("-", "_"): value for name, value in file.items()}
+    given = read_settings_file(options.config) if options.config else {}
+    file = {name.replace("-", "_"): value for name, value in given.items()}
+    described = "`paragent rollout --help` describes all settings"
+    reject_unknown(f"{options.config}: paragent rollout", "setting", file, names, described)
+    settings = dict(file)
     variables = {name: _PREFIX + name.upper() for name in names if name not in _WITHOUT_VARIABLE}
     settings |= {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
     settings |= {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    return RolloutConfig(**settings), "model" in settings
+    try:
+        return RolloutConfig(**settings), "model" in settings
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_source(str(error), options, file)}") from error
+
+
+def _source(problem: str, options: argparse.Namespace, file: Mapping[str, Any]) -> str:
+    """Return where the setting was set that a message begins with, if not by its flag."""
+    name = problem.partition(" ")[0].removeprefix("--").replace("-", "_")
+    variable = f"{_PREFIX}{name.upper()}"
+    if getattr(options, name, None) is not None:
+        return ""
+    if variable in os.environ:
+        return f" (set by {variable})"
+    return f" (set in {options.config})" if name in file else ""
 
 
 def _continue_command(arguments: list[str], *, fresh: bool) -> str:

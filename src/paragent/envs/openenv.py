@@ -92,7 +92,10 @@ class OpenEnvEnvironment(Environment):
             async with asyncio.timeout(_CONNECT_LIMIT), self._http() as http:
                 await _described(http, self._url, "schema")
         except (EnvironmentFailed, TimeoutError) as error:
-            raise ConfigError(f"there is no OpenEnv server at {self._url}: {error or 'it does not answer'}") from error
+            reason = str(error).removeprefix(f"{self._url} cannot be reached: ") or "it does not answer"
+            raise ConfigError(
+                f"there is no OpenEnv server at {self._url}: {reason}. Start the server, or correct the address"
+            ) from error
 
     def tools(self) -> list[Tool]:
         return list(self._served.values())

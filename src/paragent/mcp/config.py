@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.file_errors import unreadable
 from paragent._internal.validation import reject_unknown
 from paragent.errors import ConfigError
 
@@ -62,7 +63,7 @@ def read_mcp_config(path: Path, call_limit: float) -> McpSettings:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--mcp-config: {path} cannot be read: {error}") from error
+        raise ConfigError(f"--mcp-config: {unreadable(path, error)}") from error
     servers = document.get("mcpServers") if isinstance(document, dict) else None
     if not isinstance(servers, dict) or not servers:
         raise ConfigError(f'--mcp-config: {path} must have the form {{"mcpServers": {{NAME: {{...}}}}}} with a server')

@@ -21,6 +21,7 @@ from paragent._internal.validation import check_fields, integer, one_of, optiona
 from paragent.errors import ConfigError
 from paragent.rollout.setting_values import (
     CONVERTERS,
+    DURATION,
     KIND_NAMES,
     above_zero,
     between,
@@ -447,7 +448,7 @@ class RolloutConfig:
             else:
                 flat[name.replace("-", "_")] = value
         known = {setting.name: setting for setting in all_settings()}
-        reject_unknown("RolloutConfig", "setting", flat, known)
+        reject_unknown("RolloutConfig", "setting", flat, known, "`paragent rollout --help` describes all settings")
         for name, value in flat.items():
             values[known[name].section][known[name].field] = value
         for section, kind in _SECTIONS.items():
@@ -508,7 +509,9 @@ class Setting:
         try:
             converted = CONVERTERS[self.kind](in_seconds(value) if self.duration else value)
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{self.flag} must be {KIND_NAMES[self.kind]}, not {value!r}") from None
+            expected = DURATION if self.duration else KIND_NAMES[self.kind]
+            wrong = [one for one in value if "=" not in str(one)] if self.kind is dict and isinstance(value, list) else []
+            raise ConfigError(f"{self.flag} must be {expected}, not {wrong[0] if wrong else value!r}") from None
         if self.least is not None:
             integer(converted, self.flag, least=self.least, none=self.optional)
         if self.duration is not None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from paragent._internal.text import counted, read_json, well_formed_data
+from paragent._internal.file_errors import no_file, reason_of
+from paragent._internal.text import counted, read_json, suggestion, well_formed_data
 from paragent.envs import Environment
 from paragent.errors import BadData, ConfigError, UsageError
 from paragent.rollout.tables import is_hub, is_table, table_rows
@@ -36,7 +37,8 @@ _FIELDS = {"id": _ID_KEYS, "question": _QUESTION_KEYS, "answer": _ANSWER_KEYS}
 """What `--data-field` can name, and the usual names of it."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_NAMED = 10
-"""Unsupported tasks that an error message names."""
+"""Tasks that an error message names."""
+_EXAMPLE = '{"question": "2 + 2?", "answer": "4"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def read_benchmark(
         UsageError: no task is selected, a selected id does not exist, or a task is not supported.
     """
     if not is_hub(path) and not path.is_file():
-        raise ConfigError(f"--data: there is no file {path}")
+        raise ConfigError(f"--data: {no_file(path)}")
     fields = checked_fields(fields or {})
     problems: Problems = []
     seen: dict[str, int] = {}
@@ -113,11 +115,17 @@ def read_benchmark(
     if problems:
         raise BadData(str(path), sorted(problems))
     if missing := sorted(selected - set(seen)):
-        raise UsageError(f"--task-id: {path} has no task {missing[0]!r}")
+        hint = suggestion(missing[0], seen) or f"; its first ids are {', '.join(list(seen)[:_MOST_NAMED])}"
+        raise UsageError(f"--task-id: {path} has no task {missing[0]!r}{hint if seen else ''}")
     if unsupported and not skip:
         raise UsageError(_unsupported_message(path, unsupported))
     if not size:
-        raise UsageError(f"{path} has no tasks" + (" that this environment supports" if unsupported else ""))
+        rest = (
+            " that this environment supports"
+            if unsupported
+            else f"; write one JSON object per line, such as {_EXAMPLE}"
+        )
+        raise UsageError(f"{path} has no tasks{rest}")
     return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks, fields)
 
 
@@ -127,7 +135,8 @@ def _unique_tasks(
     """Yield the tasks of a file; append duplicate ids to `problems`, and the line of each id to `seen`."""
     for line, task in tasks:
         if task.id in seen:
-            problems.append((line, f"duplicate id {task.id!r}, first used in line {seen[task.id]}"))
+            first = f"duplicate id {task.id!r}, first used in line {seen[task.id]}"
+            problems.append((line, f"{first}; give each task an id of its own, or none"))
         else:
             seen[task.id] = line
             yield task
@@ -212,7 +221,10 @@ def _entries(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[
     try:
         yield from _read(path, problems, load_tasks)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ConfigError(f"--data: {path} cannot be read as UTF-8 JSON, plain or gzipped: {error}") from error
+        raise ConfigError(
+            f"--data: {path} cannot be read as UTF-8 JSON, plain or gzipped: {reason_of(error)}. Save the tasks as JSON lines, "
+            "CSV or Parquet"
+        ) from error
 
 
 def _read(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tuple[int, Any]]:
@@ -229,7 +241,14 @@ def _read(path: Path, problems: Problems, load_tasks: LoadTasks) -> Iterator[tup
             try:
                 yield number, read_json(line)
             except ValueError as error:
-                problems.append((number, f"not JSON: {error}"))
+                problems.append((number, f"not JSON: {error}{'' if problems else _form(path)}"))
+
+
+def _form(path: Path) -> str:
+    """Return what a file should have, for the first problem of a file that is not JSON."""
+    if path.suffix.lower() in {"", ".gz", ".json", ".jsonl", ".ndjson"}:
+        return f"; a line of JSON lines is an object such as {_EXAMPLE}"
+    return f"; --data reads JSON lines, JSON, CSV, Parquet and Arrow files, by their suffix, and not {path.suffix}"
 
 
 _LIST_IN_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\[')
@@ -254,7 +273,7 @@ def _document(path: Path, text: str, problems: Problems, load_tasks: LoadTasks) 
     try:
         document = read_json(text)
     except json.JSONDecodeError as error:
-        problems.append((error.lineno, f"not JSON: {error.msg}"))
+        problems.append((error.lineno, f"not JSON: {error.msg}{_form(path)}"))
         return
     loaded = load_tasks(path, document)
     if loaded is not None:
@@ -299,7 +318,10 @@ def read_task(entry: Any, default_id: str) -> BenchmarkTask:
         raise ValueError(f"the id must be a string or an integer, not {json.dumps(identity)[:60]}")
     question = _first(entry, _QUESTION_KEYS, None)
     if question is None:
-        raise ValueError(f"no question: one of the keys {', '.join(_QUESTION_KEYS)} is required")
+        raise ValueError(
+            f"no question: one of the keys {', '.join(_QUESTION_KEYS)} is required, or --data-field question=NAME with one of "
+            f"its own: {', '.join(map(str, entry)) or 'none'}"
+        )
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"the question must be a non-empty string, not {json.dumps(question)[:60]}")
     answer = _first(entry, _ANSWER_KEYS, None)

@@ -27,15 +27,30 @@ def uses_gateway(agent: Any) -> bool:
     """Return whether a function has a parameter that is passed by name, so that its rollouts need the gateway.
 
     Raises:
-        ConfigError: it has other parameters that rollouts do not pass.
+        ConfigError: it does not take the question, or has other parameters that rollouts do not pass.
     """
     names, others = _parameters(agent)
-    if names and (len(others) > 1 or any(one.kind not in _POSITIONAL for one in others)):
+    problem = "" if names else _problem_with_one_argument(agent)
+    if len(others) > 1 or any(one.kind not in _POSITIONAL for one in others):
+        problem = f"the function has the parameters {', '.join(one.name for one in others)}, which have no default"
+    if problem:
         raise ConfigError(
-            f"--agent: the function has the parameters {', '.join(one.name for one in others)}, which have no default. "
-            f"Rollouts pass the question as the first argument, and by name {', '.join(_ARGUMENTS)}"
+            f"--agent: {problem}. Rollouts pass the question as the first argument, and by name {', '.join(_ARGUMENTS)}"
         )
     return bool(names)
+
+
+def _problem_with_one_argument(agent: Any) -> str:
+    """Return why an agent cannot be called with the question alone; empty if it can, or if it has no signature."""
+    if isinstance(agent, AgentBase):
+        return ""
+    try:
+        inspect.signature(agent).bind("")
+    except TypeError as error:
+        return f"the function cannot be called with the question: {error}"
+    except ValueError:  # some built-in functions have no signature
+        pass
+    return ""
 
 
 def gateway_arguments(address: GatewayAddress, model: str, task: Mapping[str, Any]) -> dict[str, Any]:

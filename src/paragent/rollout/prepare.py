@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
-from paragent._internal.registry import import_object
+from paragent._internal.registry import import_named, import_object
 from paragent._internal.threads import run_to_the_end
 from paragent.config import ASYNC_CONCURRENCY, RunConfig, usable_cores
 from paragent.demo.samples import sample_options, sample_path
@@ -31,7 +31,7 @@ from paragent.rollout.resources import RolloutSettings
 from paragent.rollout.settings_file import read_prices
 from paragent.rollout.tables import is_hub
 from paragent.rollout.worker import check_agent
-from paragent.scorers import SCORERS
+from paragent.scorers import SCORERS, scorer_class
 
 if TYPE_CHECKING:
     from paragent.machines import MachineSettings
@@ -124,6 +124,10 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
     Raises:
         UsageError: something is wrong; the message says what to change.
     """
+    if not isinstance(config, RolloutConfig):
+        raise ConfigError(
+            f"the settings must be a RolloutConfig, not {config!r}; write RolloutConfig(mode=..., data=...)"
+        )
     config = with_samples(config)
     data = config.data
     if data.path is None:
@@ -227,10 +231,10 @@ def _check_names(config: RolloutConfig) -> tuple[type[Environment], dict[str, An
     options = _environment_options(config, environment)
     metric = config.environment.metric
     own = {environment.metric, *environment.own_scores}
-    if metric and ":" not in metric and metric not in own:
-        if metric not in SCORERS.names():
+    if metric and metric not in own:
+        if ":" not in metric and metric not in SCORERS.names():
             raise UnknownName("metric", metric, own.union(SCORERS.names()))
-        SCORERS.load(metric)
+        scorer_class(metric)
     return environment, options
 
 
@@ -261,12 +265,7 @@ def _check_locations(config: RolloutConfig) -> None:
         if location and (":" in location or name == "agent"):  # the others may be registered names
             if name == "agent":
                 check_location(location)
-            try:
-                import_object(location)
-            except ModuleNotFoundError as error:
-                raise ConfigError(
-                    f"--{name} {location}: {error}. Modules are searched in the current folder and in PYTHONPATH"
-                ) from error
+            import_named(location, f"--{name} ")
 
 
 def _environment_class(config: RolloutConfig) -> type[Environment]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._internal.file_errors import no_file
 from paragent.errors import ConfigError, MissingProgram
 from paragent.rollout.tables import stored_at
 from paragent.subprocesses.installations import is_broad
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 COMMAND_PREFIX = "cmd:"
+_SCRIPTS = frozenset({".js", ".mjs", ".py", ".rb", ".sh", ".ts"})
+"""Suffixes of the file that an interpreter executes, such as `python my_agent.py`."""
 SANDBOX_USER = "the sandbox of the agent"
 SANDBOX_ADVICE = (
     "install the package `bubblewrap` (0.8 or later) on a kernel that allows user namespaces, or use --agent-in host to run "
@@ -145,6 +148,9 @@ def _command(config: RolloutConfig, folder: Path, place: str) -> tuple[str, ...]
             f"--agent: there is no program {words[0]!r}: it is neither in the folders of PATH nor an executable file. Install "
             "it, activate its environment, or give its path"
         )
+    script = Path(words[1]) if len(words) > 1 else None
+    if script is not None and script.suffix in _SCRIPTS and not (folder / script).exists():
+        raise ConfigError(f"--agent: {no_file(script)}")
     return (str(folder / program), *(_located(word, folder) for word in words[1:]))
 
 

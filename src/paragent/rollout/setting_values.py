@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from paragent._internal.validation import number
 from paragent.errors import ConfigError
 
-__all__ = ["CONVERTERS", "KIND_NAMES", "above_zero", "between", "in_seconds", "not_empty", "to_json_object"]
+__all__ = ["CONVERTERS", "DURATION", "KIND_NAMES", "above_zero", "between", "in_seconds", "not_empty", "to_json_object"]
 
 _JSON_EXAMPLE = '{"top_k": 20}'
 _DURATION = re.compile(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?")
@@ -118,6 +118,7 @@ CONVERTERS: dict[type, Any] = {
     dict: _to_dict,
     **{kind: _scalar(kind) for kind in (int, float, str, Path)},
 }
+DURATION = "a number of seconds, or a time such as 90s, 30m or 1h30m"
 KIND_NAMES = {
     bool: "true or false",
     int: "an integer",

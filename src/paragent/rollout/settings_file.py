@@ -6,6 +6,7 @@ import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.file_errors import unreadable
 from paragent.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         else:
             settings = _parse_yaml(text)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(unreadable(path, error)) from error
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise ConfigError(f"{path} must have one `key: value` for each setting")
+        raise ConfigError(f"{path} must have one `key: value` for each setting, such as `num_rollouts: 8`")
     return settings
 
 
@@ -46,7 +47,9 @@ def _parse_yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        raise ValueError(f"{place}{getattr(error, 'problem', None) or error}") from error
 
 
 def read_prices(config: RolloutConfig) -> dict[str, dict[str, float]] | None:
@@ -65,5 +68,6 @@ def read_prices(config: RolloutConfig) -> dict[str, dict[str, float]] | None:
         try:
             prices[role] = {name: float(entry[name]) for name in ("input", "output")}
         except (TypeError, KeyError, ValueError) as error:
-            raise ConfigError(f"{path}: {model} needs numbers `input` and `output`: {error!r}") from error
+            example = json.dumps({model: {"input": 2.0, "output": 8.0}})
+            raise ConfigError(f"{path}: the price of {model} needs two numbers, as in {example}") from error
     return prices if "model" in prices else None

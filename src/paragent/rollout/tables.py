@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.file_errors import unreadable
 from paragent._internal.registry import require_extra
 from paragent._internal.text import well_formed_data
 from paragent.errors import ConfigError
@@ -66,7 +67,7 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
         rows = _csv_rows(path, _DELIMITERS[kind]) if kind in _DELIMITERS else _arrow_rows(path, kind)
         yield from map(_plain, rows)
     except (OSError, EOFError, ValueError, csv.Error) as error:  # pyarrow's errors are errors of values
-        raise ConfigError(f"--data: {path} cannot be read: {error}") from error
+        raise ConfigError(f"--data: {unreadable(path, error)}") from error
 
 
 def _kind(path: Path) -> str:

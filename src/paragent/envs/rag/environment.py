@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RagEnvironment", "RagOptions", "citation", "cited", "expected_documents", "shared_index"]
 
-require("bm25s")
+require("bm25s", "numpy")
 
 _PAGE = 8_000
 """Characters of a document that are shown at a time: about 2,000 tokens."""
