@@ -30,6 +30,8 @@ __all__ = ["EndpointModel"]
 
 _TRANSPORT_FIELDS = frozenset({"model", "stream", "stream_options"})
 """Fields of a request that an agent sets and the settings of the run replace."""
+_SHOWN = 100
+"""Characters of a reply that is not JSON that a message shows."""
 _MOST_ADAPTATIONS = 3
 """Other forms in which one request is sent: an endpoint may first reject one field, then another."""
 
@@ -214,7 +216,11 @@ class EndpointModel(Model):
         try:
             if request.get("stream"):
                 return self.read_reply(*await self._client.stream(self.path, request, self.assemble))
-            return self.read_reply(*await self._client.post(self.path, request))
+            reply, headers = await self._client.post(self.path, request)
+            if isinstance(reply, str):
+                kind = "a web page" if reply.lstrip().startswith("<") else f"text that is not JSON: {reply[:_SHOWN]!r}"
+                raise MalformedReply(f"the reply is {kind}")
+            return self.read_reply(reply, headers)
         except RecursionError:
             raise MalformedReply("not a reply of a model: nested too deeply") from None
 
@@ -235,7 +241,7 @@ class EndpointModel(Model):
         if pause is None:
             raise EndpointDown(
                 f"the endpoint {self._client.url} failed {counted(backoff.errors + 1, 'time')} for one turn, last with "
-                f"{cause_of(error, self.settings.request_timeout)}"
+                f"{cause_of(error, self.settings)}"
             ) from error
         return pause
 

@@ -5,8 +5,10 @@ The message of an error depends only on its cause, so that equal causes can be c
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import socket
 import ssl
 import time
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import message_of, root_cause
 from paragent.errors import ContextFull, EndpointRefused, RequestRejected
 from paragent.models.credentials import variables
+from paragent.models.replies import MalformedReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +40,8 @@ _TOO_LONG_PHRASES = (
     "prompt is too long",
     "exceed context limit",
 )
+_WRONG_ADDRESS = frozenset({301, 302, 303, 307, 308, 404, 405})
+"""The status of an address without endpoint: unknown path, other method, or a redirect, which the client does not follow."""
 _LONGEST_MESSAGE = 500
 """Characters of the endpoint's own message that an error repeats."""
 _LONGEST_RETRY_AFTER = 120.0
@@ -78,13 +83,24 @@ def _until(text: str | None, now: float) -> float | None:
         return None
 
 
-def cause_of(error: Exception, limit: float) -> str:
-    """Return the cause of a failed request: HTTP status and the endpoint's message, or the underlying exception.
+def cause_of(error: Exception, settings: ModelSettings) -> str:
+    """Return the cause of a failed request and what to do: HTTP status and the endpoint's message, or the underlying exception.
 
     Args:
         error: an exception of the client or of parsing the reply.
-        limit: the time limit of a request in seconds.
+        settings: of the model.
     """
+    url_variable, _ = variables(settings.api)
+    if isinstance(root_cause(error), ConnectionError | socket.gaierror):
+        return (
+            f"{_cause(error, settings.request_timeout)}. Check that the endpoint runs and that {url_variable} is right"
+        )
+    if isinstance(error, MalformedReply | json.JSONDecodeError):
+        return f"{_cause(error, settings.request_timeout)}. Check {url_variable} and --api, which is {settings.api}"
+    return _cause(error, settings.request_timeout)
+
+
+def _cause(error: Exception, limit: float) -> str:
     if isinstance(error, openai.APIStatusError):
         return f"HTTP {error.status_code}: {_message(error)}"
     root = root_cause(error)
@@ -105,7 +121,7 @@ def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, w
 
     Raises:
         ContextFull: the conversation is too long.
-        EndpointRefused: untrusted certificate, wrong key or model, or no credit.
+        EndpointRefused: untrusted certificate, wrong key, model or address, or no credit.
         RequestRejected: the endpoint rejects the request.
     """
     url_variable, key_variable = variables(settings.api)
@@ -118,15 +134,27 @@ def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, w
         return
     message, status = _message(error), error.status_code
     if status == 402 or str(error.code) in _NO_CREDIT:
-        raise EndpointRefused(f"{address} has no credit for {settings.name!r}: {message}") from error
+        raise EndpointRefused(
+            f"{address} has no credit for {settings.name!r}: {message}. Add credit or use another {key_variable}, and start the "
+            "same command again"
+        ) from error
     if status == 429:
         return
     if str(error.code) in _TOO_LONG or any(words in _own_message(error).lower() for words in _TOO_LONG_PHRASES):
         raise ContextFull(message) from error
-    if status in {401, 403, 404}:
+    if status == 401:
         raise EndpointRefused(
-            f"{address} refuses model {settings.name!r} (HTTP {status}): {message}. Check {url_variable}, {key_variable} and "
-            "--model"
+            f"{address} does not accept the API key (HTTP 401): {message}. Set {key_variable} to a key of this endpoint"
+        ) from error
+    if status == 403 or (status == 404 and "model" in f"{message} {error.code}".lower()):
+        raise EndpointRefused(
+            f"{address} refuses model {settings.name!r} (HTTP {status}): {message}. Check --model and {key_variable}"
+        ) from error
+    if status in _WRONG_ADDRESS:
+        end = "ends before /v1/messages" if settings.api == "anthropic" else "often ends with /v1"
+        raise EndpointRefused(
+            f"{address} is not the address of an endpoint with --api {settings.api} (HTTP {status}): {message}. Correct "
+            f"{url_variable}, which {end}"
         ) from error
     if status not in {408, 409}:
         advice = ". If the endpoint does not support tools, use --tool-format text" if with_tools else ""
@@ -150,6 +178,8 @@ def rejection_of(error: Exception) -> str:
 def _message(error: openai.APIError) -> str:
     """Return the endpoint's own message, on one line."""
     text = _own_message(error) or str(_description(error) or error.message)
+    if text.startswith("<"):
+        return "the reply is a web page"
     return well_formed(" ".join(text.split()))[:_LONGEST_MESSAGE].rstrip(".")
 
 

@@ -38,7 +38,7 @@ __all__ = [
 
 _UNSTORABLE = "unstorable"
 """The failure kind of a rollout whose score cannot be stored."""
-_SUMMARY_LENGTH = 160
+_SUMMARY_LENGTH = 300
 
 
 class RolloutStatus(StrEnum):
