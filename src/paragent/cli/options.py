@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.text import suggestion
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ def run_folder(path: Path, output_dir: Path = Path("results")) -> Path:
     Raises:
         ConfigError: it does not exist.
     """
-    from paragent.store import JOURNAL_FILE
+    from paragent.store import JOURNAL_FILE, find_runs
 
     for folder in (path, output_dir / path):
         if (folder / JOURNAL_FILE).exists():
             return folder
-    raise ConfigError(f"there is no run {path}; `paragent runs` lists the runs in ./results")
+    close = suggestion(path.name, [run.name for run in find_runs(output_dir)])
+    advice = "" if output_dir == Path("results") else f" --output-dir {output_dir}"
+    raise ConfigError(f"there is no run {path}{close or ';'} `paragent runs{advice}` lists the runs in {output_dir}")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

@@ -278,7 +278,9 @@ def _compare(options: argparse.Namespace) -> int:
     with _journal(options.a) as a, _journal(options.b) as b:
         comparison = compare(_scores(a, options.metric), _scores(b, options.metric))
     if comparison is None:
-        raise UsageError("the two runs have no scored task in common")
+        raise UsageError(
+            f"{options.a} and {options.b} have no scored task in common; compare runs of the same data, and see `paragent show`"
+        )
     if options.json:
         print(json.dumps({name: getattr(comparison, name) for name in comparison.__slots__}))
         return 0

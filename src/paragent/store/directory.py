@@ -26,6 +26,7 @@ from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._internal.file_errors import unwritable
 from paragent._internal.text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
@@ -42,6 +43,8 @@ __all__ = ["IMPORTED", "JOURNAL_FILE", "RunDirectory", "file_name", "find_runs",
 IMPORTED = "imported"
 """Journal key of runs that were imported: the format that they were imported from."""
 JOURNAL_FILE = "journal.sqlite"
+_LISTED = 5
+"""Settings that a message lists."""
 _LONGEST_NAME = 160
 """Maximum length of a file name in bytes, before a digest is appended; file systems allow 255."""
 _LINE_FIELDS = [
@@ -104,8 +107,8 @@ class RunDirectory:
         if known not in {None, identity}:
             self.close()
             raise UsageError(
-                f"{self.path} is a run with other settings (see its config.json); choose another --run-name, or use --fresh "
-                "to rename it and start a new run"
+                f"{self.path} is a run with other settings ({self._differences(config)}); choose another --run-name, or use "
+                "--fresh to rename it and start a new run"
             )
         if known is None:
             self.journal.set_meta("identity", identity)
@@ -212,6 +215,16 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
+    def _differences(self, config: Mapping[str, Any]) -> str:
+        """Return the settings in which config.json and `config` differ."""
+        try:
+            stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+            changed = [name for name, value in config.items() if stored.get(name) != value]
+        except (OSError, ValueError, AttributeError):  # removed or edited by somebody
+            return "see its config.json"
+        shown = [f"{name} was {stored.get(name)!r} and is {config[name]!r}" for name in changed]
+        return ", ".join(shown[:_LISTED]) or "the tasks have changed"
+
     def _rename_old_run(self) -> None:
         number = 1
         while (renamed := self.path.with_name(f"{self.path.name}~{number}")).exists():
@@ -225,7 +238,10 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
-            raise StoreFailed(f"cannot write in {self.path}: {error}. What was recorded before is safe") from error
+            raise StoreFailed(
+                f"cannot write in {self.path}: {unwritable(error)}. --output-dir sets the folder; what was recorded before is "
+                "safe"
+            ) from error
 
 
 def find_runs(output_dir: Path) -> list[Path]:
