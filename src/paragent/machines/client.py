@@ -214,7 +214,8 @@ class RemotePool:
             advice = f"start one there with: paragent pool serve --host {host} --port {port}"
             if self._tls is None:
                 advice += ", or connect with TLS (--tls-ca) if the pool is served with it"
-            raise ServerLost(f"no pool answers at {self._address}; {advice} ({error})") from None
+            reason = str(error).removeprefix(f"server {self._address}: ")
+            raise ServerLost(f"no pool answers at {self._address}; {advice} ({reason})") from None
         return stream
 
 

@@ -78,9 +78,10 @@ class ExternalServer:
             return f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({trouble})"
         if self.address.path:
             return f"no agent server listens at {self.address} any more"
+        reason = trouble.removeprefix(f"server {self.address}: ")
         return (
             f"no agent server answers at {self.address}; start one there with: "
-            f"paragent agent-server --host {self.address.host} --port {self.address.port} ({trouble})"
+            f"paragent agent-server --host {self.address.host} --port {self.address.port} ({reason})"
         )
 
 

@@ -91,7 +91,7 @@ class TlsConf:
         pair = self._pair()
         if pair is None:
             raise ConfigError("a TLS server needs a certificate: TlsConf(cert=..., key=...)")
-        ca = _contents("ca", self.ca)
+        ca = _authority(self.ca)
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -99,14 +99,23 @@ class TlsConf:
         import grpc
 
         key, cert = self._pair() or (None, None)
-        return grpc.ssl_channel_credentials(_contents("ca", self.ca), key, cert)
+        return grpc.ssl_channel_credentials(_authority(self.ca), key, cert)
 
     def _pair(self) -> tuple[bytes, bytes] | None:
         key, cert = _contents("key", self.key), _contents("cert", self.cert)
         if key is None and cert is None:
             return None
-        if key is None or cert is None:
-            raise ConfigError("TLS needs both cert= and key=, or neither")
+        if self.key is None or key is None or self.cert is None or cert is None:
+            raise ConfigError("TLS needs both cert= and key= (--tls-cert and --tls-key), or neither")
+        import ssl
+
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                f"TLS: cert={self.cert!r} and key={self.key!r} must be PEM files with a certificate and its private key, "
+                f"without a password: {error}"
+            ) from error
         return key, cert
 
 
@@ -116,4 +125,18 @@ def _contents(name: str, path: str | None) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"TLS: {name}={path!r} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"TLS: {name}={path!r} cannot be read: {error.strerror}; correct the path") from error
+
+
+def _authority(path: str | None) -> bytes | None:
+    contents = _contents("ca", path)
+    if contents is not None:
+        import ssl
+
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"TLS: ca={path!r} must be a PEM file with the certificate of an authority: {error}"
+            ) from error
+    return contents

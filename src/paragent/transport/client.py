@@ -43,8 +43,35 @@ ERRORS: dict[grpc.StatusCode, type[ParagentError]] = {
 }
 
 
+_CONNECTION_FAILURES: tuple[tuple[str, type[ParagentError], str], ...] = (
+    ("Connection refused", ServerLost, "connection refused"),
+    ("address lookup failed", ServerLost, "the name of the host is unknown"),
+    (
+        "Socket closed",
+        ServerLost,
+        "it closed the connection; a server with TLS does so if the client has no TLS settings",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        AccessDenied,
+        "no known authority signed its certificate; name the file of its authority with --tls-ca or TlsConf(ca=...)",
+    ),
+    (
+        "Hostname Verification Check failed",
+        AccessDenied,
+        "its certificate is for another host name; set this name with --tls-server-name or TlsConf(server_name=...)",
+    ),
+    ("WRONG_VERSION_NUMBER", AccessDenied, "it does not use TLS; connect without TLS settings"),
+    ("Expected SETTINGS frame", ProtocolError, "this is not a server of paragent; check the port"),
+)
+"""Parts of gRPC's details of a failed connection, and what they mean."""
+
+
 def error_of(code: grpc.StatusCode, details: str | None, address: Address) -> ParagentError:
     """Return the error for a gRPC status of the server at `address`."""
+    for part, kind, meaning in _CONNECTION_FAILURES:
+        if part in (details or ""):
+            return kind(f"server {address}: {meaning}")
     return ERRORS[code](f"server {address}: {details or code.name.lower().replace('_', ' ')}")
 
 

@@ -153,7 +153,8 @@ class RpcServer:
         except RuntimeError as error:
             await server.stop(None)
             raise ConfigError(
-                f"cannot listen at {self._address}: the address is in use, or it is not an address of this host"
+                f"cannot listen at {self._address}: the port is in use, or the host is not this one; choose another port, or "
+                "stop the program that uses it"
             ) from error
         before = asyncio.all_tasks()
         await server.start()
@@ -212,7 +213,8 @@ class RpcServer:
                 self._handshakes.pop(limit, None)
         service = self._services.get(side.service)
         if service is None:
-            raise ProtocolError(f"this server has no service {side.service[:40]!r}")
+            others = ", ".join(map(repr, self._services))
+            raise ProtocolError(f"this server has no service {side.service[:40]!r}, it has {others}; check the port")
         welcome, admitted = service.welcome(hello)
         await stream.write(encode_message({"welcome": welcome}))
         return service, admitted
