@@ -92,6 +92,8 @@ class PoolController:
         self._expiry: asyncio.TimerHandle | None = None
         self._health_check: asyncio.Task[None] | None = None
         self._late_cleanup: asyncio.Task[None] | None = None
+        self._opened = False
+        """Whether the provider was prepared and machines may exist."""
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
@@ -104,6 +106,7 @@ class PoolController:
         await self._remove_leftovers()
         await self._provider.prepare()
         self._state.open()
+        self._opened = True
         self._execute_commands()
         self._health_check = asyncio.get_running_loop().create_task(self._check_health())
 
@@ -172,7 +175,8 @@ class PoolController:
         try:
             return await self._stop_owned([self._provider.owner.id], "stopping machine %s, which is still there")
         except ParagentError as error:
-            _log.error("some machines could not be stopped; the next pool of this name tries again: %s", error)
+            if self._opened:  # else the provider does not work here, which `start` has raised
+                _log.error("some machines could not be stopped; the next pool of this name tries again: %s", error)
             return False
         finally:
             await self._provider.close()

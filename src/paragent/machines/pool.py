@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._internal.text import counted
 from paragent._internal.threads import run_loop, start_thread, write_traceback
 from paragent._internal.validation import integer, reject_unknown, seconds
 from paragent.errors import ConfigError, PoolStopped, UsageError
@@ -30,6 +32,8 @@ __all__ = ["VMPoolManager"]
 
 _START_SECONDS = 900.0
 """For the provider's preparation, which may boot a desktop under emulation, and for the first machine."""
+_OVERCOMMIT = 8
+"""How often the memory of this host may be promised to machines: clones share most of it, and use it only in part."""
 _STOP_SECONDS = 180.0
 """For stopping all machines; a cloud takes longest."""
 
@@ -67,7 +71,8 @@ class VMPoolManager(Pool):
         self._provider = provider_class(provider)
         self._settings = _settings(settings, machine)
         spares = self._provider.default_spares if spares is None else spares
-        max_failures = size + spares + 2 if max_failures is None else max_failures
+        integer(size, "the size of a pool", least=1)
+        max_failures = size + integer(spares, "spares", least=0) + 2 if max_failures is None else max_failures
         # Tokens of a later pool are larger than those of this one.
         self._state = PoolStateMachine(size, spares, max_failures=max_failures, first_token=time.time_ns())
         self._max_resets = size + spares if max_resets is None else integer(max_resets, "max_resets", least=1)
@@ -114,6 +119,7 @@ class VMPoolManager(Pool):
         self._owner = Owner(self._name)
         provider = open_provider(self._provider, self._settings, self._owner)
         machines = self._state.size + self._state.spares
+        _check_memory(provider, machines)
         self._controller = PoolController(provider, self._state, max_boots=machines, max_resets=self._max_resets)
         await self._controller.start()
 
@@ -278,6 +284,23 @@ class VMPoolManager(Pool):
         from paragent.machines.client import PoolClient
 
         return (PoolClient, (self.address,))
+
+
+def _check_memory(provider: Provider, machines: int) -> None:
+    """Check that this host has enough memory, before it starts so many machines that the system kills other processes.
+
+    Raises:
+        ConfigError: it has far too little, even if most memory of the machines is shared or unused.
+    """
+    each = provider.host_memory_mib
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    if each is None or machines * each <= host * _OVERCOMMIT:
+        return
+    raise ConfigError(
+        f"{counted(machines, 'machine')} of {each:,} MiB need {machines * each >> 10:,} GiB, and this host has "
+        f"{host >> 10:,} GiB of memory; use fewer machines (--num-vms), or less memory for each (--vm-memory; "
+        "pool serve: --memory)"
+    )
 
 
 def _settings(given: MachineSettings | None, named: dict[str, Any]) -> MachineSettings:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
 from paragent._internal.clock import monotonic
 from paragent._internal.validation import seconds
@@ -90,6 +90,10 @@ class AwsProvider(Provider):
 
         try:
             return await asyncio.to_thread(work)
+        except NoRegionError as error:
+            raise ConfigError("aws: no region is set; set --region or the variable AWS_DEFAULT_REGION") from error
+        except NoCredentialsError as error:
+            raise ConfigError("aws: there are no credentials; run `aws configure`, or set AWS_ACCESS_KEY_ID") from error
         except (BotoCoreError, ClientError) as error:
             raise MachineFailed(f"aws: {operation}: {error}") from error
 

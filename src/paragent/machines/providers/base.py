@@ -135,6 +135,11 @@ class Provider(ABC):
     def __init__(self, settings: MachineSettings, owner: Owner) -> None:
         self.settings, self.owner = settings, owner
 
+    @property
+    def host_memory_mib(self) -> int | None:
+        """How much memory of this host one machine may use, in MiB; None: unknown, or the memory of another host."""
+        return None
+
     async def prepare(self) -> None:  # noqa: B027 - optional
         """Prepare what all machines share; called once, before any other method.
 

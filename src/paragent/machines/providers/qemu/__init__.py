@@ -138,6 +138,13 @@ class QemuProvider(Provider):
         return hardware, disk
 
     @property
+    def host_memory_mib(self) -> int | None:
+        """The memory of a machine. Clones share what they do not change, so most of them use less."""
+        return self.settings.memory_mib or next(
+            (image.memory_mib for image in images() if image.name == self.image_name), None
+        )
+
+    @property
     def image_name(self) -> str:
         """The name of the image; golden states of an earlier build of the same name are removed."""
         return self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
