@@ -256,6 +256,6 @@ def require_reachable(address: str, default_port: int, what: str) -> tuple[str, 
     except OSError as error:
         raise EngineFailed(
             f"{what} at {target[0]}:{target[1]} does not answer: {error}. Check the address, that the cluster runs, and "
-            "firewalls; or use in_local=True to start one on this host"
+            "firewalls; or start one on this host, with in_local=True or without --engine-address"
         ) from error
     return target

@@ -101,7 +101,12 @@ def require_java() -> None:
         EngineFailed: there is none; the message says how to install one.
     """
     home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
+    if home:
+        if not (Path(home) / "bin" / "java").exists():
+            raise EngineFailed(
+                f"JAVA_HOME is {home}, which has no bin/java; set it to the folder of a Java runtime, version 17 or later, or "
+                "remove the variable to use the one in PATH"
+            )
         return
     if shutil.which("java") is None:
         raise EngineFailed(_NO_JAVA)
