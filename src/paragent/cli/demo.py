@@ -18,7 +18,7 @@ from paragent._internal.text import counted
 from paragent.agents import AgentBase
 from paragent.cli.demo_desktops import show_desktops
 from paragent.cli.options import add_command
-from paragent.cli.view import check_installed, view_of
+from paragent.cli.view import check_installed, ssh_command, view_of
 from paragent.config import RunConfig, usable_cores
 from paragent.errors import MissingExtra, MissingProgram, UsageError
 from paragent.execution import record_usage
@@ -48,7 +48,7 @@ _COLOURS = {
 _FAILURES = {7: "raise", 23: "hang", 41: "die"}
 """Which tasks of every hundred fail, and how."""
 _FOLDER = Path("results") / "demo"
-_ATTEMPTS, _CONCURRENT, _TIMEOUT = 6, 32, 8.0
+_ATTEMPTS, _CONCURRENT, _TIMEOUT = 4, 32, 8.0
 _TEMPERATURES = (0.2, 0.8)
 """The runs with `demo-noisy`, which take about 10 s each."""
 _SAMPLE_MODES = ("rag", "py", "web")
@@ -93,8 +93,8 @@ def run(options: argparse.Namespace) -> int:
         _show_missing(console, missing)
         _show_next(console, options)
         if options.view:
-            console.print("\nThe pages are served until Ctrl-C.")
             with contextlib.suppress(KeyboardInterrupt):
+                console.print("\nThe pages are served until Ctrl-C.")
                 threading.Event().wait()
     return 0
 
@@ -108,6 +108,8 @@ def _view(console: Console, options: argparse.Namespace) -> Iterator[None]:
     with view_of(_FOLDER, browser=not options.no_browser) as link:
         console.print("\n[bold]View[/]: open this link to watch the next runs in a browser.", highlight=False)
         console.print(f"  [bold cyan]{link}[/]", highlight=False, soft_wrap=True)
+        if forwarding := ssh_command(link):
+            console.print(f"  On your own computer, first: {forwarding}", highlight=False, soft_wrap=True)
         yield
 
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from paragent.cli.options import Subparsers
 
-__all__ = ["add", "check_installed", "view_of"]
+__all__ = ["add", "check_installed", "ssh_command", "view_of"]
 
 _PROGRESS_SECONDS = 2.0
+_SSH_FIELDS = 4
 _DEFAULT_FOLDER = Path("results")
 
 
@@ -88,7 +89,9 @@ def run(options: argparse.Namespace) -> int:
                 "connection is not encrypted",
                 file=sys.stderr,
             )
-        print(f"{_described(folder, name)}\n  {link}\nCtrl-C stops the server.", flush=True)
+        forwarding = ssh_command(link) if is_loopback(options.host) else ""
+        first = f"\nOn your own computer, first: {forwarding}" if forwarding else ""
+        print(f"{_described(folder, name)}\n  {link}{first}\nCtrl-C stops the server.", flush=True)
         if not options.no_browser:
             _open_browser(server.link_for_once(page))
         server.wait()
@@ -133,6 +136,17 @@ def view_of(path: Path, *, browser: bool = False) -> Iterator[str]:
             yield link
         finally:
             process.terminate()
+
+
+def ssh_command(link: str) -> str:
+    """Return the command that forwards the port of a link from the user's own computer; empty outside of an SSH session."""
+    from urllib.parse import urlsplit
+
+    client = os.environ.get("SSH_CONNECTION", "").split()  # addresses and ports of the client and of this host
+    if len(client) != _SSH_FIELDS:
+        return ""
+    address, port = urlsplit(link).hostname, urlsplit(link).port
+    return f"ssh -N -L {port}:{address}:{port} {client[2]}"
 
 
 def _export(folder: Path, name: str, target: Path) -> int:

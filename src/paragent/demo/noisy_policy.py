@@ -29,7 +29,7 @@ _DELAYS = (0.3, 1.3)
 """Seconds until a reply."""
 _STALL = 12.0
 """Seconds until the first reply of a rollout that stalls."""
-_MALFORMED, _REJECTED, _DOWN, _STALLED = 0.4, 0.04, 0.06, 0.04
+_MALFORMED, _REJECTED, _DOWN, _STALLED = 0.4, 0.06, 0.06, 0.05
 """The fraction of rollouts, at temperature 1, with a malformed tool call, a rejected request, an endpoint that is down, and a
 stalled reply. The fraction of wrong answers depends on the question."""
 _ANSWER = re.compile(r"(\\boxed\{|Answer: )(-?\d+)?")
