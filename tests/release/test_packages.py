@@ -54,7 +54,17 @@ def tracked(folder: str = ".") -> set[str]:
 
 
 def build(kind: str, source: Path, target: Path) -> str:
-    command = [sys.executable, "-m", "build", "--installer", "uv", f"--{kind}", "--outdir", target, source]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "build",
+        "--installer",
+        "uv",
+        f"--{kind}",
+        "--outdir",
+        target,
+        source,
+    ]
     return output(command, source)
 
 
@@ -163,7 +173,14 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(requirement: str, programs: Path) -> None:
-    command = [PROGRAMS / "uv", "pip", "install", "--compile-bytecode", "--python", programs / "python"]
+    command: list[str | Path] = [
+        PROGRAMS / "uv",
+        "pip",
+        "install",
+        "--compile-bytecode",
+        "--python",
+        programs / "python",
+    ]
     output([*command, "--constraint", ROOT / "constraints.txt", *shlex.split(requirement)], programs)
 
 

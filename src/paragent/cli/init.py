@@ -122,7 +122,7 @@ def _print_next(path: Path, name: str, module: str) -> None:
         "pip install pytest && pytest": "run the tests",
     }
     width = max(map(len, [*files, *commands]))
-    out.print(f"The project {name} is in {path}:", markup=False, soft_wrap=True)
+    out.print(f"Created the project {name}:", markup=False, soft_wrap=True)
     for file, contents in files.items():
         out.print(f"  {file:<{width}}   {contents}", markup=False, soft_wrap=True)
     out.print("\nNext:")
