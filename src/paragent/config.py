@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.cgroups import cgroup_limits
 from paragent._internal.validation import at_least, check_fields, flag, mapping, optional, reject_unknown, seconds, text
 from paragent.errors import ConfigError
 
@@ -128,7 +130,9 @@ _CHECKS = {
 
 def usable_cores() -> int:
     """Return how many cores this process may use; a container or `taskset` can reduce them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed, _ = cgroup_limits()
+    return cores if allowed is None else max(1, min(cores, math.ceil(allowed)))
 
 
 _SHORTEST_TOKEN = 16

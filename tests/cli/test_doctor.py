@@ -16,7 +16,7 @@ from paragent.cli import main
 from paragent.cli.doctor import purpose_names
 from paragent.cli.doctor.cures import install_extras, install_programs, known_to_apt, missing_packages, user_extras
 from paragent.cli.doctor.findings import Finding
-from paragent.cli.doctor.host import cgroup_limits, describe_host
+from paragent.cli.doctor.host import describe_host
 from paragent.cli.doctor.probes import PROBES, run_probes
 from paragent.cli.doctor.purposes import GROUPS, PURPOSES, judge, probes_of
 
@@ -322,38 +322,12 @@ def test_an_extra_contains_the_packages_of_the_extras_that_it_includes() -> None
 # --- host -------------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_the_limits_of_cgroups_of_version_2(tmp_path: Path) -> None:
-    root, membership = tmp_path / "cgroup", tmp_path / "self"
-    write(membership, "0::/outer/inner\n")
-    assert cgroup_limits(root, membership) == (None, None)
-    write(root / "outer/inner/cpu.max", "max 100000\n")
-    write(root / "outer/cpu.max", "150000 100000\n")
-    write(root / "outer/inner/memory.max", "2000000000\n")
-    write(root / "memory.max", "max\n")
-    assert cgroup_limits(root, membership) == (1.5, 2_000_000_000)
-
-
-def test_the_limits_of_cgroups_of_version_1_in_a_container(tmp_path: Path) -> None:
-    root, membership = tmp_path / "cgroup", tmp_path / "self"
-    write(membership, "5:cpu,cpuacct:/docker/absent\n4:memory:/docker/absent\n1:name=systemd:/\n")
-    write(root / "cpu/cpu.cfs_quota_us", "400000\n")
-    write(root / "cpu/cpu.cfs_period_us", "100000\n")
-    write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert cgroup_limits(root, membership) == (4.0, None)
-    assert cgroup_limits(root, tmp_path / "absent") == (None, None)
-
-
 def test_the_host_has_notes_on_what_may_be_a_problem() -> None:
     settings: dict[str, Any] = {"free_disk": 10**10, "free_cache_disk": 10**10, "writable": True, "cgroup_memory": None}
     host = replace(describe_host(), cores=64, usable_cores=16, cgroup_cores=None, memory=None, **settings)
     assert host.notes() == []
     assert "16 cores of 64" in host.lines()[0]
     limited = replace(host, cgroup_cores=2.0, free_disk=1000, free_cache_disk=None, writable=False, cgroup_memory=10**9)
-    for note, part in zip(limited.notes(), ("--workers 2", "--output-dir", "PARAGENT_CACHE", "little"), strict=True):
+    for note, part in zip(limited.notes(), ("--output-dir", "PARAGENT_CACHE", "little"), strict=True):
         assert part in note
     assert "a cgroup allows 1.0 GB" in limited.lines()[0]

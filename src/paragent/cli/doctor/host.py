@@ -9,15 +9,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from paragent._internal.cgroups import cgroup_limits, read_text
 from paragent._internal.text import counted
 from paragent.config import usable_cores
 
-__all__ = ["Host", "cgroup_limits", "describe_host"]
+__all__ = ["Host", "describe_host"]
 
 _LITTLE_DISK = 1_000_000_000
 """Bytes of free disk below which a run, or an image of 400 MB with its golden state of 1 GB, is likely to fail."""
-_NO_LIMIT = 1 << 60
-"""Larger limits of memory mean that there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class Host:
     cores: int
     """All cores of the host."""
     usable_cores: int
-    """Those on which this process may run."""
+    """How many of them this process may use: by its affinity and the CPU time that its cgroup allows."""
     cgroup_cores: float | None
     """CPU time per second that the cgroup allows; None: no limit."""
     memory: int | None
@@ -57,12 +56,6 @@ class Host:
     def notes(self) -> list[str]:
         """Return what may be a problem, and what to do about it."""
         found = []
-        if self.cgroup_cores is not None and self.cgroup_cores < self.usable_cores:
-            workers = max(1, round(self.cgroup_cores))
-            found.append(
-                f"paragent starts one worker for each of {counted(self.usable_cores, 'core')}, but a cgroup allows the time "
-                f"of {self.cgroup_cores:g}: set --workers {workers}, or worker_num={workers} in RunConfig"
-            )
         if not self.writable:
             found.append(f"you may not write to {self.folder}: change to another folder, or use --output-dir")
         if self.free_cache_disk is None:
@@ -102,57 +95,8 @@ def describe_host() -> Host:
     )
 
 
-def cgroup_limits(
-    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> tuple[float | None, int | None]:
-    """Return how many cores' time and how many bytes of memory the cgroups of this process allow; None: no limit.
-
-    Args:
-        root: where cgroups are mounted.
-        membership: the file with the cgroups of the process.
-    """
-    cores: list[float] = []
-    memory: list[int] = []
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None, None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):  # empty: version 2, which has one tree for all controllers
-            for folder in _with_parents(root / controller, path):
-                cores += _core_limits(folder)
-                memory += _memory_limits(folder)
-    return min(cores, default=None), min(memory, default=None)
-
-
-def _with_parents(base: Path, path: str) -> list[Path]:
-    """Return the folders of a cgroup and its parents. In a container only the last may exist."""
-    inner = base / path.lstrip("/")
-    return [folder for folder in (inner, *inner.parents) if folder.is_relative_to(base)]
-
-
-def _core_limits(folder: Path) -> list[float]:
-    quota, _, period = _read(folder / "cpu.max").partition(" ")
-    if not quota:
-        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-    return [int(quota) / int(period)] if quota.isdecimal() and period.isdecimal() and int(period) else []
-
-
-def _memory_limits(folder: Path) -> list[int]:
-    texts = (_read(folder / "memory.max"), _read(folder / "memory.limit_in_bytes"))
-    return [int(text) for text in texts if text.isdecimal() and int(text) < _NO_LIMIT]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def _meminfo(name: str) -> int | None:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 
