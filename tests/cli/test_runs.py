@@ -129,6 +129,12 @@ def test_show_prints_reasoning_and_branches(tmp_path: Path, capsys: pytest.Captu
     assert "branch 1: shares 2 messages with branch 0\nuser Again.\nassistant 43" in capsys.readouterr().out
 
 
+def test_show_prints_the_kind_of_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [failed("1")])
+    assert main(["show", str(run), "1"]) == 0
+    assert "1 attempt 1: failed, score unknown, ValueError\n" in capsys.readouterr().out
+
+
 def test_import_of_another_file_names_what_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
     assert main(["import", str(tmp_path / "tasks.jsonl"), "--output-dir", str(tmp_path)]) == 2

@@ -182,7 +182,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     out = console()
     folder = images_folder(journal.folder, task, attempt)
     for result in results:
-        score, ending = number(result.score), escape(result.ending)
+        score, ending = number(result.score), escape(result.ending or result.kind)
         replies = (
             f", {counted(result.cached_replies, 'reply', 'replies')} from the cache" if result.cached_replies else ""
         )
