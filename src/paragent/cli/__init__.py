@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paragent._internal.file_errors import os_problem
 from paragent._internal.text import safe_streams
 from paragent.cli import (
     agent_server,
@@ -17,6 +18,7 @@ from paragent.cli import (
     demo,
     doctor,
     env,
+    init,
     osworld,
     pool,
     rollout,
@@ -34,11 +36,27 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "make_parser"]
 
-_COMMANDS = (demo, doctor, rollout, control, runs, view, env, training, agent_server, pool, vm, osworld, completion)
+_COMMANDS = (
+    demo,
+    init,
+    doctor,
+    rollout,
+    control,
+    runs,
+    view,
+    env,
+    training,
+    agent_server,
+    pool,
+    vm,
+    osworld,
+    completion,
+)
 """Modules with a function `add(subparsers)`. It sets the default `run`: a function that returns the exit status."""
 
 _EXAMPLES = """examples:
-  paragent demo                                              see what it does, without a key
+  paragent demo --view                                       see what it does, without a key
+  paragent init my-project                                   make a project of your own
   paragent doctor                                            see what this machine can run
   paragent rollout --mode math --data sample --model demo    run a small benchmark, without a key
   paragent view                                              look at the results in a browser
@@ -94,7 +112,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at exit
         return 1
     except OSError as error:  # a full disk, a folder without write permission, a connection that timed out
-        return _print_error(str(error) or type(error).__name__, 1)
+        return _print_error(os_problem(error), 1)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("paragent"):
+            raise
+        missing = f"this command needs the package {error.name!r}, which is not installed"
+        return _print_error(f"{missing}; `paragent doctor` shows which extra of paragent has it", 2)
     return status
 
 
