@@ -182,7 +182,7 @@ def _set_up(command: str) -> bool:
 
 def _interrupted(command: str, text: str) -> tuple[int, str]:
     """Run a command, interrupt it as Ctrl-C does when it has printed a line with `text`, and return its status and output."""
-    lines = []
+    lines: list[str] = []
     with subprocess.Popen(
         ["bash", "-c", f"exec {command}"],
         stdin=subprocess.DEVNULL,
