@@ -210,12 +210,14 @@ lock: $(READY) ## Update constraints.txt to the latest versions
 	@{ head -1 constraints.txt; $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
 		$(foreach extra,$(subst $(comma), ,$(ALL_EXTRAS)) node,--extra $(extra)) pyproject.toml; } > constraints.new && mv constraints.new constraints.txt
 
-bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) ## Measure against peers; writes a table, JSON and a plot to bench/out (takes minutes; run nothing else at the same time)
+bench: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) ## Measure against peers; writes JSON and plots to bench/out (half an hour; run nothing else at the same time)
+	@echo "==> environments of the peers"
+	@$(BIN)/python -m bench.peers || true # what is missing is reported as not measured
 	@$(BIN)/python -m bench
 
 osworld-parity: $(READY) $(SYSTEM) ## Compare our OSWorld metrics with OSWorld's own package (installs it in an environment of its own; minutes)
 	@$(BIN)/python -m bench.osworld_parity
 
 clean: ## Remove the environments and all generated files
-	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) $(AGENTS) $(TRAINERS) web/node_modules src/paragent/view/bundle build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
+	rm -rf $(VENV) $(CORE) $(FORMATS) $(OPENENV) $(AGENTS) $(TRAINERS) web/node_modules src/paragent/view/bundle build dist bench/out bench/peers/*/ .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -70,7 +70,7 @@ def _paragent(engine: str) -> Callable[[int], AbstractContextManager[Run]]:
 def _side_by_side(engine: str, needs: str = "") -> Measurement:
     return Measurement(
         name=f"aworld-{engine}",
-        title=f"200 tasks with engine start, {engine}",
+        title=f"200 tasks and start, {engine}",
         question=f"How long do 200 trivial tasks take on {engine}, including its start, here and with AWorld?",
         unit="s",
         size=200,

@@ -32,7 +32,7 @@ def _script(name: str, *arguments: str) -> Callable[[int], AbstractContextManage
 def _start(engine: str, peer: str, script: str, needs: str) -> Measurement:
     return Measurement(
         name=f"first-answer-{engine}",
-        title=f"First answer on {peer}, with its start",
+        title=f"First answer, start of {peer}",
         question=f"How long from `python script.py` to the first answer, including the start of {peer}?",
         unit="s",
         size=1,

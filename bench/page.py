@@ -108,33 +108,30 @@ class Page:
         lines += [line for report in self._reports for line in (*_description(report, self._reports), "")]
         for name, results in self._groups.items():
             lines += [f"### {name}", "", *_image(_slug(name), f"Plot of the results: {name.lower()}")]
-            lines += [
-                "| measurement | contender | median | range | ratio | target | |",
-                "|---|---|---:|---:|---:|---|---|",
-            ]
+            lines += ["<details markdown>", "<summary>All values, with the lowest and highest sample</summary>", ""]
+            lines += ["| measurement | contender | median | range | ratio | target |", "|---|---|---:|---:|---:|---|"]
             lines += [row for result in results for row in _rows(result)]
-            lines.append("")
+            lines += ["", "</details>", ""]
         return "\n".join(lines[:-1]) + "\n"
 
     def _headline_table(self) -> list[str]:
-        lines = ["| | paragent | peer | | ratio | target | |", "|---|---:|---|---:|---:|---|---|"]
+        lines = ["| | paragent | peer | ratio | target |", "|---|---:|---|---:|---|"]
         for result, peer in self._headlines:
             judged = [result.judge(target) for target in result.targets if target.times == peer]
             cells = [
                 result.title,
                 _value(result, result.subject),
-                peer,
-                _value(result, peer),
+                f"{peer}: {_value(result, peer)}",
                 f"**{amount(result.advantage(peer))} x**",
-                goal(result, judged[0].target) if judged else "none",
-                str(judged[0].verdict) if judged else "",
+                ", ".join(f"{goal(result, judgement.target)}: {_shown(judgement.verdict)}" for judgement in judged),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         return lines
 
     def _misses(self) -> list[str]:
         return [
-            f"- {result.title}: {_reached(result, judgement.target.times)}, target {goal(result, judgement.target)}"
+            f"- {result.group}, {result.title}: {_reached(result, judgement.target.times)}, "
+            f"target {goal(result, judgement.target)}"
             for results in self._groups.values()
             for result in results
             for judgement in result.judgements()
@@ -143,7 +140,7 @@ class Page:
 
     def _better_peers(self) -> list[str]:
         return [
-            f"- {result.title}: {peer}, {amount(1 / times)} times"
+            f"- {result.group}, {result.title}: {peer}, {amount(1 / times)} times"
             for results in self._groups.values()
             for result in results
             for peer in result.peers()
@@ -182,7 +179,7 @@ def _description(report: Report, all_reports: Sequence[Report]) -> list[str]:
 def _rows(result: Result) -> list[str]:
     """Return a row for the subject and for each contender, and further rows for further targets."""
     rows = []
-    first = f"**{result.name}**: {result.question}"
+    first = f"{result.title}<br>`{result.name}`"
     for contender in dict.fromkeys([result.subject, *result.samples, *result.absent]):
         samples = result.samples.get(contender)
         about = "" if contender == result.subject else contender
@@ -194,8 +191,7 @@ def _rows(result: Result) -> list[str]:
             _value(result, contender) if samples else "-",
             spread(samples) if samples else _cell(result.absent.get(contender, "no sample")),
             "" if times is None else f"{amount(times)} x",
-            "<br>".join(goal(result, judgement.target) for judgement in judged),
-            "<br>".join(_shown(judgement.verdict) for judgement in judged),
+            "<br>".join(f"{goal(result, judgement.target)}: {_shown(judgement.verdict)}" for judgement in judged),
         ]
         rows.append(f"| {' | '.join(cells)} |")
         first = ""

@@ -21,7 +21,7 @@ GROUPS = {
         "bench.streaming",
         "bench.answers",
     ),
-    "Tasks on clusters": ("bench.clusters", "bench.engine_starts", "bench.aworld"),
+    "Clusters and AWorld": ("bench.clusters", "bench.engine_starts", "bench.aworld"),
     "Remote agents": ("bench.remote",),
     "Machines": ("bench.pool", "bench.desktops"),
     "Rollouts": ("bench.rollouts", "bench.recording"),

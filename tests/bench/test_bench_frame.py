@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -15,15 +17,15 @@ from bench.blocking import most_at_once
 from bench.machine import Machine, code_state
 from bench.measure import Contender, Measurement, Result, Run, Target, Verdict, measure
 from bench.page import HEADLINES, Page, replaced
-from bench.peers.environments import peer_program
+from bench.peers.environments import PEERS, peer_program
 from bench.plot import draw_comparisons, draw_group
 from bench.registry import GROUPS, measurements
 from bench.report import Report, amount, as_table, from_json, goal, marks, newest, same_state, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 MACHINE = Machine("a CPU", 2, 8.0, "Linux", "CPython 3.11", {"paragent": "0.1"}, load_before=0.1)
 
 
@@ -170,11 +172,11 @@ def test_the_page_shows_hits_and_misses_alike() -> None:
     assert "code of commit abc1234; medians of 3 rounds; 1 measurements" in text
     assert "### Tasks" in text
     assert "![Plot of the results: tasks](images/benchmarks_tasks.svg)" in text
-    assert "| **speed**: How fast? | ours | 12 tasks/s | 10 to 50 |  | at most 20 tasks/s | pass |" in text
-    assert "|  | theirs | 3 tasks/s | 2 to 4 | 4 x | at least 5 x | **miss** |" in text
-    assert "|  | ray | - | not installed \\| here |  |  |  |" in text
+    assert "| Speed<br>`speed` | ours | 12 tasks/s | 10 to 50 |  | at most 20 tasks/s: pass |" in text
+    assert "|  | theirs | 3 tasks/s | 2 to 4 | 4 x | at least 5 x: **miss** |" in text
+    assert "|  | ray | - | not installed \\| here |  |  |" in text
     assert "Targets: 1 pass, 1 miss, 0 not measured." in page.summary()
-    assert "- Speed: 4 x (theirs), target at least 5 x" in page.summary()
+    assert "- Tasks, Speed: 4 x (theirs), target at least 5 x" in page.summary()
 
 
 def test_the_summary_has_a_row_for_each_headline_and_names_better_peers() -> None:
@@ -185,11 +187,20 @@ def test_the_summary_has_a_row_for_each_headline_and_names_better_peers() -> Non
         subject = measurement.contenders[0].name
         assert peer in [contender.name for contender in measurement.contenders]
         made.append(
-            Result(name, "?", measurement.unit, subject, 1, {subject: [1.0], peer: [4.0]}, title=measurement.title)
+            Result(
+                name,
+                "?",
+                measurement.unit,
+                subject,
+                1,
+                {subject: [1.0], peer: [4.0]},
+                title=measurement.title,
+                group=measurement.group,
+            )
         )
     summary = Page([report(*made)]).summary()
     assert summary.count("**0.25 x**") == len(HEADLINES)
-    assert "- Reset of a desktop: a boot per lease, 4 times" in summary
+    assert "- Machines, Reset of a desktop: a boot per lease, 4 times" in summary
 
 
 def test_results_of_several_runs_are_in_the_order_of_the_page_and_say_so() -> None:
@@ -197,7 +208,7 @@ def test_results_of_several_runs_are_in_the_order_of_the_page_and_say_so() -> No
     early = replace(report(result(name="speed")), taken="2026-01-01")
     text = Page([late, early], order=["speed", "size"]).results()
     assert "from 2 runs of the same code" in text
-    assert text.index("**speed**") < text.index("**size**")
+    assert text.index("`speed`") < text.index("`size`")
     assert "1 measurements in 0 minutes: size" in text
 
 
@@ -257,8 +268,10 @@ def test_docs_writes_the_page_the_plots_and_the_short_tables(
     assert write_documents(out, tmp_path) == 0
     page = (tmp_path / "docs" / "benchmarks.md").read_text()
     assert "images/benchmarks_summary.svg" in page
-    assert "**trivial-tasks**" in page
-    assert "| Speed | 12 tasks/s | ProcessPoolExecutor | 3 tasks/s | **4 x** |" in (tmp_path / "README.md").read_text()
+    assert "`trivial-tasks`" in page
+    assert (
+        "| Speed | 12 tasks/s | ProcessPoolExecutor: 3 tasks/s | **4 x** |  |" in (tmp_path / "README.md").read_text()
+    )
     assert sorted(path.name for path in images.iterdir()) == ["benchmarks_summary.svg", "benchmarks_tasks.svg"]
 
 
@@ -350,3 +363,16 @@ def test_every_measurement_has_a_name_of_its_own_and_targets_about_its_contender
 def test_a_misspelt_measurement_is_refused_with_the_names() -> None:
     with pytest.raises(KeyError, match="trivial-tasks"):
         measurements(["carying"])
+
+
+def test_the_page_names_existing_measurements_peers_and_files() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for names in re.findall(r"bench --only (\S+)", page):
+        assert measurements(names.split(","))
+    for name in re.findall(r"bench\.peers (\w+)\n", page):
+        assert name in PEERS
+    for peer in PEERS.values():
+        version = peer.requirements[0].partition("==")[2]
+        assert f" {version}, environment" in page
+    for path in re.findall(r"`(bench/[\w/]+\.py)`", page):
+        assert (ROOT / path).is_file(), path
