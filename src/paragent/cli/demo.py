@@ -84,7 +84,6 @@ def run(options: argparse.Namespace) -> int:
     if options.view:
         check_installed()
     console = safe_console()
-    _FOLDER.mkdir(parents=True, exist_ok=True)
     _show_tasks(console, options.tasks, options.workers or usable_cores())
     with _view(console, options):
         missing = _show_rollouts(console) if options.rollouts else {}
@@ -105,6 +104,7 @@ def _view(console: Console, options: argparse.Namespace) -> Iterator[None]:
     if not options.view:
         yield
         return
+    _FOLDER.mkdir(parents=True, exist_ok=True)
     with view_of(_FOLDER, browser=not options.no_browser) as link:
         console.print("\n[bold]View[/]: open this link to watch the next runs in a browser.", highlight=False)
         console.print(f"  [bold cyan]{link}[/]", highlight=False, soft_wrap=True)
