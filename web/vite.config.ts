@@ -12,6 +12,7 @@ export default defineConfig({
     assetsInlineLimit: 0, // the Content-Security-Policy allows no data: addresses
     modulePreload: { polyfill: false },
     chunkSizeWarningLimit: 700,
+    license: { fileName: "licenses.md" }, // of the packages that the bundle contains
   },
   server: { proxy: { "/api": "http://127.0.0.1:8123" } },
   test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"] },

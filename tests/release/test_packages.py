@@ -115,6 +115,7 @@ def test_the_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> No
     information = {name for name in names if name.startswith(f"paragent-{VERSION}.dist-info/")}
     assert names - information == {name.removeprefix("src/") for name in tracked("src") | pages()}
     assert f"paragent-{VERSION}.dist-info/licenses/LICENSE" in information
+    assert "paragent/view/bundle/licenses.md" in names  # of the packages that the pages contain
 
 
 def test_the_sdist_has_the_package_and_what_its_build_needs(sdist: Path) -> None:
