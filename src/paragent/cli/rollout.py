@@ -172,7 +172,6 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
     from paragent.cli.detach import DetachedStart
     from paragent.cli.display import open_display
     from paragent.cli.tables import console, summary_table
-    from paragent.rollout.program_settings import is_command
     from paragent.rollout.session import RolloutSession
 
     out = console(stderr=True)
@@ -203,13 +202,30 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
         print(f"{plan.path}: results.jsonl, summary.json, trajectories")
         print(f"Show them: paragent show {plan.path}, or in a browser: paragent view {plan.path}")
     _print_unsent(session)
-    if is_command(plan.config.agent.location) and summary.done and not summary.requests + summary.cached_replies:
+    silent = _print_hints(plan, summary)
+    return _exit_status(summary, session.stopped, command, session.used_up) or int(silent and not summary.mean)
+
+
+def _print_hints(plan: RolloutPlan, summary: Summary) -> bool:
+    """Print what probably went wrong in rollouts that did not fail; return whether the program never called the model."""
+    from paragent.rollout.program_settings import is_command
+    from paragent.store import RolloutStatus
+
+    completed = summary.statuses[RolloutStatus.COMPLETED]
+    silent = is_command(plan.config.agent.location) and not summary.requests + summary.cached_replies
+    if completed and silent:
         print(
             "paragent: no rollout called the model: the program must use the address in OPENAI_BASE_URL or ANTHROPIC_BASE_URL, "
             "which each rollout sets",
             file=sys.stderr,
         )
-    return _exit_status(summary, session.stopped, command, session.used_up)
+    if completed and not summary.scored and not summary.unscored:
+        print(
+            "paragent: no task has an expected answer, so nothing was scored: its key is answer, ground_truth or expected, or "
+            "the one that --data-field answer=NAME names",
+            file=sys.stderr,
+        )
+    return bool(completed and silent)
 
 
 def _print_unsent(session: RolloutSession) -> None:
@@ -229,16 +245,18 @@ def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudg
     statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED)
     failed = {status: summary.statuses[status] for status in statuses if summary.statuses[status]}
     problems = []
+    known = [] if stopped else [reason for reason in summary.reasons.values() if reason]
+    reason = f"; reason: {known[0]}" if len(known) == 1 else ""  # several are in the table of the summary
     if stopped and (summary.pending or used_up is None):  # a budget may be used up by the last rollouts
         problems.append(f"stopped early: {stopped}")
     if failed:
         counts = ", ".join(f"{count:,} {status}" for status, count in failed.items())
-        problems.append(f"{counted(sum(failed.values()), 'rollout')} without a score: {counts}")
+        problems.append(f"{counted(sum(failed.values()), 'rollout')} without a score: {counts}{reason}")
     if summary.unscored:
         completed = f"{counted(summary.unscored, 'rollout')} completed without a score"
         problems.append(f"{completed}: the scorer had nothing to compare; see --metric and `paragent show`")
     if summary.pending:
-        problems.append(f"{counted(summary.pending, 'rollout')} without a result")
+        problems.append(f"{counted(summary.pending, 'rollout')} without a result{reason}")
     if summary.out_of_turns:
         problems.append("all rollouts used up their turns and none scored above 0; see --max-turns and `paragent show`")
     for problem in problems:

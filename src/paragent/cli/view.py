@@ -190,6 +190,11 @@ def _chosen(path: Path, *, may_be_missing: bool) -> tuple[Path, str]:
             return resolved.parent, resolved.name
     if path.is_dir() or (may_be_missing and not path.exists()):
         return path.resolve(), ""
+    if path == _DEFAULT_FOLDER:
+        raise ConfigError(
+            f"there is no folder {path} here, so there are no runs to look at; name another folder, or make a run with "
+            "`paragent rollout --mode math --data sample --model demo`"
+        )
     raise ConfigError(f"there is no run and no folder {path}; `paragent runs` lists the runs in ./results")
 
 

@@ -100,7 +100,7 @@ async def check_servers(settings: McpSettings) -> None:
         async with McpTools.opened(settings):
             pass
     except EnvironmentFailed as error:
-        raise ConfigError(f"--mcp-config: {error}") from error
+        raise ConfigError(f"--mcp-config: {error}. Check the command or url of this server in the file") from error
 
 
 def unique_name(server: str, tool: str, taken: Iterable[str]) -> str:

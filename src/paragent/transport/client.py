@@ -63,6 +63,11 @@ _CONNECTION_FAILURES: tuple[tuple[str, type[ParagentError], str], ...] = (
     ),
     ("WRONG_VERSION_NUMBER", AccessDenied, "it does not use TLS; connect without TLS settings"),
     ("Expected SETTINGS frame", ProtocolError, "this is not a server of paragent; check the port"),
+    (
+        "Method not found",
+        ProtocolError,
+        "this is not a server of paragent, or it has another version; check the port and the versions of both sides",
+    ),
 )
 """Parts of gRPC's details of a failed connection, and what they mean."""
 
