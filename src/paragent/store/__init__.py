@@ -4,7 +4,15 @@ from paragent.store.activity import ActivityInterval, RolloutActivity, pack_acti
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
 from paragent.store.groups import AttemptResult, GroupState, GroupStore, StoredGroup
 from paragent.store.journal import Journal, add_note, change_note
-from paragent.store.records import MachineEvent, Note, PendingRollout, RolloutResult, RolloutStatus, WorkerEvent
+from paragent.store.records import (
+    MachineEvent,
+    Note,
+    PendingRollout,
+    RolloutResult,
+    RolloutStatus,
+    WorkerEvent,
+    unpack_trajectory,
+)
 from paragent.store.summary import (
     ATTEMPTS,
     MACHINES,
@@ -48,4 +56,5 @@ __all__ = [
     "summarise",
     "task_scores",
     "unpack_activity",
+    "unpack_trajectory",
 ]
