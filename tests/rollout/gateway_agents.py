@@ -35,6 +35,11 @@ def plain(task: dict[str, Any], base_url: str, api_key: str, model: str) -> str:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(given["a"] + given["b"])})
 
 
+def expects_json(question: str) -> str:
+    """Fails inside of a library, without calling the model."""
+    return str(json.JSONDecoder().decode(question))
+
+
 async def streamed(question: str, base_url: str, api_key: str) -> str:
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
         stream = await client.chat.completions.create(

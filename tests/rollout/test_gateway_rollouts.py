@@ -33,6 +33,13 @@ def trajectory_of(result: RolloutResult) -> Any:
     return unpack_trajectory(result.trajectory)
 
 
+def test_the_traceback_of_a_failed_function_has_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIServer(Script()) as server:
+        failed = execute(server, "expects_json", monkeypatch)
+    assert (failed.status, failed.kind) == (RolloutStatus.FAILED, "JSONDecodeError")
+    assert "json.JSONDecoder().decode(question)" in failed.error
+
+
 @pytest.mark.parametrize("agent", ["plain", "claude"])
 def test_calls_are_turns_with_tool_results_and_tokens(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default=ADDING), keep_requests=True) as server:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import time
-import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from paragent._internal.processes import here
 from paragent._internal.registry import import_object
 from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
-from paragent._internal.tracebacks import described
+from paragent._internal.tracebacks import described, traceback_of
 from paragent.agents.base import AgentBase, require_agent
 from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.errors import (
@@ -61,6 +60,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CANCELLED_ERROR", "CANCELLED_KIND", "FATAL_KINDS", "RolloutWorker", "check_agent"]
 
+_TRACEBACK_CHARACTERS = 8_000
+"""The end of a traceback that is stored: about fifty frames."""
 _REFUSED = "refused"
 CANCELLED_KIND = "cancelled"
 CANCELLED_ERROR = "cancelled by a user"
@@ -334,7 +335,7 @@ def _set_failure(result: RolloutResult, error: BaseException) -> None:
         result.status, result.kind = RolloutStatus.FAILED, "exit code"
     else:
         result.status, result.kind = RolloutStatus.FAILED, type(error).__name__
-        result.error += "\n" + "".join(traceback.format_exception(error)[-4:])
+        result.error += "\n" + traceback_of(error, of_ours=True)[-_TRACEBACK_CHARACTERS:]
 
 
 def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
@@ -370,7 +371,9 @@ def check_agent(found: Any, environment: type[Environment]) -> None:
         return
     if not isinstance(found, type):
         if not hasattr(found, "run_episode") and not callable(found):
-            raise ConfigError(f"--agent names {found!r}, which is neither an agent nor an agent class")
+            raise ConfigError(
+                f"--agent names {found!r}, which is neither an agent nor an agent class; name a class or a function"
+            )
         uses_gateway(found)
         return
     try:
