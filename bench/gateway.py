@@ -175,6 +175,7 @@ MEASUREMENTS = (
         size=200,
         quick_size=20,
         contenders=_contenders(_Setting.cpu, direct=False),
+        warm_up=False,
         most_rounds=2,
     ),
     Measurement(

@@ -136,9 +136,14 @@ class Result:
         return [name for name in self.samples if name != self.subject and name not in self.references]
 
     def advantage(self, peer: str) -> float | None:
-        """Return how many times better the subject is than a peer: above 1 the subject is better, below 1 the peer."""
+        """Return how many times better the subject is than a peer: above 1 the subject is better, below 1 the peer.
+
+        None if one of them is absent or 0.
+        """
         ratio = self.ratio(peer)
-        return ratio if self.prefers_higher or not ratio else 1 / ratio
+        if not ratio:
+            return None
+        return ratio if self.prefers_higher else 1 / ratio
 
     def judge(self, target: Target) -> Judgement:
         """Compare the subject's median with one target."""

@@ -57,6 +57,7 @@ class Page:
 
     def __init__(self, reports: Sequence[Report], order: Sequence[str] = ()) -> None:
         self._reports = reports
+        self._missing = [name for name in order if not any(name == one.name for run in reports for one in run.results)]
         known = {result.name: result for report in reports for result in report.results}
         self._groups: dict[str, list[Result]] = {}
         for name in dict.fromkeys([*(name for name in order if name in known), *known]):
@@ -106,6 +107,8 @@ class Page:
         if len(self._reports) > 1:
             lines += [f"The results are from {len(self._reports)} runs of the same code on the same host.", ""]
         lines += [line for report in self._reports for line in (*_description(report, self._reports), "")]
+        if self._missing:
+            lines += [f"Not measured: {', '.join(self._missing)}.", ""]
         for name, results in self._groups.items():
             lines += [f"### {name}", "", *_image(_slug(name), f"Plot of the results: {name.lower()}")]
             lines += ["<details markdown>", "<summary>All values, with the lowest and highest sample</summary>", ""]

@@ -34,6 +34,8 @@ _OURS, _MISS = "#253a9b", "#8a4300"
 """Darker blue and orange, for text."""
 _SAME = 1.05
 """Ratios up to this factor are drawn as equal: medians of few samples differ by as much."""
+_MOST = 2.0
+"""How far a bar of a missed lower limit reaches at most, as a multiple of the limit."""
 _CLOSE = 1.5
 """If all ratios are within this factor, the axis is linear and begins at 0; otherwise it is logarithmic."""
 
@@ -114,10 +116,13 @@ def _limit_bars(result: Result) -> list[_Bar]:
     bars = []
     for judgement in result.judgements():
         target, reached = judgement.target, judgement.reached
-        if target.times or not reached:
+        if target.times or reached is None:
             continue
         missed = judgement.verdict is Verdict.MISS
-        part = reached / target.bound if target.direction == "at most" else target.bound / reached
+        if target.direction == "at most":
+            part = reached / target.bound
+        else:
+            part = min(target.bound / reached, _MOST) if reached else _MOST
         value, bound = f"{amount(reached)} {result.unit}", f"{target.direction} {amount(target.bound)}"
         bars.append(_Bar(("", ""), result.title, part, value, bound, _WORSE if missed else _BETTER, missed=missed))
     return bars

@@ -251,7 +251,7 @@ MEASUREMENTS = (
         ),
         targets=(Target("at most", 0.3), Target("at most", 0.5, times=_LOAD), Target("at most", 0.1, times=_BOOT)),
         warm_up=False,
-        most_rounds=3,
+        most_rounds=2,
     ),
     Measurement(
         name="vm_ready",

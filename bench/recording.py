@@ -58,6 +58,7 @@ MEASUREMENTS = (
         contenders=_contenders("cpu_ms", http=False),
         targets=(Target("at most", _MOST, times="without recording"),),
         warm_up=False,
+        most_rounds=3,
     ),
     Measurement(
         name="recording-http",
@@ -69,6 +70,7 @@ MEASUREMENTS = (
         contenders=_contenders("cpu_ms", http=True),
         targets=(Target("at most", _MOST, times="without recording"),),
         warm_up=False,
+        most_rounds=3,
     ),
     Measurement(
         name="recording-size",

@@ -206,7 +206,8 @@ def test_the_summary_has_a_row_for_each_headline_and_names_better_peers() -> Non
 def test_results_of_several_runs_are_in_the_order_of_the_page_and_say_so() -> None:
     late = replace(report(result(name="size")), taken="2026-01-02")
     early = replace(report(result(name="speed")), taken="2026-01-01")
-    text = Page([late, early], order=["speed", "size"]).results()
+    text = Page([late, early], order=["speed", "height", "size"]).results()
+    assert "Not measured: height." in text
     assert "from 2 runs of the same code" in text
     assert text.index("`speed`") < text.index("`size`")
     assert "1 measurements in 0 minutes: size" in text
@@ -312,6 +313,15 @@ def test_a_plot_has_the_values_of_all_peers_and_names_misses() -> None:
 def test_ratios_near_one_have_a_linear_axis() -> None:
     close = result(samples={"ours": [9.0], "theirs": [10.0]})
     assert {"0", "0.5 x", "1 x"} <= set(texts(draw_comparisons("Close", [(close, "theirs")])))
+
+
+def test_a_value_of_zero_has_no_ratio_and_can_be_drawn() -> None:
+    idle = result(samples={"ours": [0.0], "theirs": [3.0]}, prefers_higher=False, targets=[Target("at most", 1)])
+    assert idle.advantage("theirs") is None
+    assert marks(idle, "ours") == [("target at most 1 tasks/s", Verdict.PASS)]
+    assert "0 tasks/s" in texts(draw_group("Machines", [idle]))
+    none = result(samples={"ours": [0.0]}, targets=[Target("at least", 1)])
+    assert "miss" in texts(draw_group("Machines", [none]))
 
 
 def test_nothing_is_drawn_without_peers_and_targets() -> None:
