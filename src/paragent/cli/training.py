@@ -106,7 +106,9 @@ def _service(options: argparse.Namespace) -> RolloutService:
     own = {name: settings.pop(name) for name in _OWN if name in settings}
     own |= {name: getattr(options, name) for name in _OWN if getattr(options, name) is not None}
     if "endpoint" not in own:
-        raise ConfigError("--endpoint is missing: the address of the endpoint that serves the policy")
+        raise ConfigError(
+            "--endpoint is missing: the address of the endpoint that serves the policy, as http://127.0.0.1:8000/v1"
+        )
     return RolloutService(
         RolloutConfig(**settings),
         Endpoint(str(own.pop("endpoint")), api_key=os.environ.get(_KEY)),

@@ -207,7 +207,9 @@ def rollout_settings_of(config: RolloutConfig) -> RolloutSettings:
     settings = _settings(config, options, new_id("alone"))
     pool = served_pool(config)
     if environment(options).needs_machine and pool is None:
-        raise ConfigError(f"the environment {environment.name!r} needs a machine: set pool_address to a served pool")
+        raise ConfigError(
+            f"the environment {environment.name!r} needs a machine: set --pool-address to the pool of `paragent pool serve`"
+        )
     _check_environment(environment, options, settings.mcp)
     _check_program(
         settings, environment, needs_machine=environment(options).needs_machine, pauses=config.machines.pause_machines
@@ -287,7 +289,8 @@ def _environment_options(config: RolloutConfig, environment: type[Environment]) 
         if name not in known:
             if name == "headless":
                 continue
-            raise ConfigError(f"--{name} is not an option of the environment {environment.name!r}")
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} is not an option of the environment {environment.name!r}; remove it")
         options[name] = str(value.resolve()) if isinstance(value, Path) else value
     if {name for _, name in _FORWARDED_TO_DESKTOPS} <= set(known):
         forwarded = {name: getattr(getattr(config, section), name) for section, name in _FORWARDED_TO_DESKTOPS}

@@ -219,10 +219,10 @@ class RunDirectory:
         """Return the settings in which config.json and `config` differ."""
         try:
             stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-            changed = [name for name, value in config.items() if stored.get(name) != value]
+            changed = [name for name, value in config.items() if name in stored and stored[name] != value]
         except (OSError, ValueError, AttributeError):  # removed or edited by somebody
             return "see its config.json"
-        shown = [f"{name} was {stored.get(name)!r} and is {config[name]!r}" for name in changed]
+        shown = [f"{name} was {stored[name]!r} and is {config[name]!r}" for name in changed]
         return ", ".join(shown[:_LISTED]) or "the tasks have changed"
 
     def _rename_old_run(self) -> None:

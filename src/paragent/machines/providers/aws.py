@@ -55,7 +55,7 @@ class AwsProvider(Provider):
         settings.check_options("aws", *_OPTIONS)
         ami = settings.path_to_vm or settings.snapshot_name
         if not ami:
-            raise ConfigError("aws needs path_to_vm: the id of an AMI")
+            raise ConfigError("aws needs path_to_vm (--path-to-vm): the id of an AMI")
         self._ami = ami
         self._reset_method = settings.options.get("reset", "instance")
         if self._reset_method not in {"instance", "root-volume"}:

@@ -76,7 +76,7 @@ class DockerProvider(Provider):
     async def prepare(self) -> None:
         client = await self._docker()
         if self.settings.path_to_vm and not Path(self.settings.path_to_vm).is_file():
-            raise UsageError(f"path_to_vm={self.settings.path_to_vm!r} is not a file")
+            raise UsageError(f"path_to_vm={self.settings.path_to_vm!r} is not a file; correct the path")
         try:
             await self._do(lambda: client.images.get(self._image))
         except MachineFailed as error:

@@ -39,7 +39,9 @@ class VirtualBoxProvider(Provider):
         super().__init__(settings, owner)
         settings.check_options("virtualbox")
         if not settings.path_to_vm:
-            raise ConfigError("virtualbox needs path_to_vm: the name, id or .vbox file of the machine to clone")
+            raise ConfigError(
+                "virtualbox needs path_to_vm (--path-to-vm): the name, id or .vbox file of the machine to clone"
+            )
         self._base = settings.path_to_vm
         self._manage = CommandLineTool("VBoxManage")
         self._ports: dict[str, dict[int, int]] = {}
@@ -50,7 +52,7 @@ class VirtualBoxProvider(Provider):
     async def prepare(self) -> None:
         if not self.settings.snapshot_name:
             raise UsageError(
-                "virtualbox needs snapshot_name, because a linked clone needs a snapshot. "
+                "virtualbox needs snapshot_name (--snapshot-name), because a linked clone needs a snapshot. "
                 f"Take one with: VBoxManage snapshot {self._base} take init_state"
             )
         listed = await self._do("snapshot", self._base, "list", "--machinereadable")

@@ -41,7 +41,7 @@ class VmwareProvider(Provider):
         super().__init__(settings, owner)
         settings.check_options("vmware", "host_type", "port")
         if not settings.path_to_vm:
-            raise ConfigError("vmware needs path_to_vm: the .vmx file of the machine to clone")
+            raise ConfigError("vmware needs path_to_vm (--path-to-vm): the .vmx file of the machine to clone")
         self._base = Path(settings.path_to_vm)
         self._vmrun = CommandLineTool("vmrun")
         self._type = str(settings.options.get("host_type", "ws"))
@@ -52,7 +52,7 @@ class VmwareProvider(Provider):
 
     async def prepare(self) -> None:
         if not self._base.is_file():
-            raise UsageError(f"path_to_vm={str(self._base)!r} is not a file")
+            raise UsageError(f"path_to_vm={str(self._base)!r} is not a file; correct the path")
         wanted = self.settings.snapshot_name
         names = (await self._do("listSnapshots", str(self._base))).splitlines()[1:]
         if wanted and wanted not in [name.strip() for name in names]:

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.file_errors import no_file
 from paragent._internal.text import well_formed_data
 from paragent.errors import ParagentError, UsageError
 from paragent.store.directory import IMPORTED, JOURNAL_FILE, RunDirectory
@@ -83,7 +84,7 @@ def import_files(paths: Sequence[Path], target: Path) -> ImportReport:
         raise UsageError(f"{target} exists already; choose another --run-name")
     for path in paths:
         if not path.exists():
-            raise UsageError(f"there is no file or folder {path}")
+            raise UsageError(no_file(path))
     report = ImportReport()
     rollouts = _rollouts(paths, report)
     first = next(rollouts, None)

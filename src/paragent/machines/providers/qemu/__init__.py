@@ -162,7 +162,9 @@ class QemuProvider(Provider):
                 return image
         if not Path(wanted).is_file():
             known = ", ".join(sorted({*_BUILDERS, *named}))
-            raise UsageError(f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}")
+            raise UsageError(
+                f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}; `paragent vm build` builds them"
+            )
         return None
 
     def _disk_file(self) -> Path:
