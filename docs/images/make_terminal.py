@@ -28,7 +28,7 @@ import pyte
 
 ROWS = 400
 """Rows of the terminal while commands run; unused ones are not drawn."""
-FONT, WIDTH, HEIGHT, MARGIN, BAR = 14, 8.43, 19, 18, 34
+FONT, WIDTH, HEIGHT, MARGIN, BAR = 14.5, 8.73, 17.5, 18, 34
 """Size of the font, of a character and of the picture's parts, in pixels."""
 FOREGROUND, BACKGROUND = "#d6deeb", "#101a26"
 COLORS = {
@@ -59,18 +59,19 @@ def run(command: str, stream: pyte.ByteStream, columns: int, seconds: float | No
     )
     os.close(side)
     end = None if seconds is None else time.monotonic() + seconds
-    while end is None or time.monotonic() < end:
+    drawing = True
+    while True:
+        if drawing and end is not None and time.monotonic() >= end:
+            drawing = False
+            os.killpg(process.pid, signal.SIGINT)
         if not select.select([main], [], [], 0.1)[0]:
             continue
         try:
-            stream.feed(os.read(main, 65536))
+            output = os.read(main, 65536)
         except OSError:  # the command has ended
             break
-    if process.poll() is None and seconds is not None:
-        os.killpg(process.pid, signal.SIGINT)
-        while process.poll() is None:
-            if select.select([main], [], [], 0.1)[0]:
-                os.read(main, 65536)
+        if drawing:
+            stream.feed(output)
     process.wait()
     os.close(main)
 
