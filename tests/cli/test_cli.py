@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -140,3 +141,15 @@ def status_of(arguments: list[str]) -> object:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     return ended.value.code
+
+
+def test_a_deleted_current_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, before = tmp_path / "gone", Path.cwd()
+    folder.mkdir()
+    os.chdir(folder)
+    folder.rmdir()
+    try:
+        assert main(["runs"]) == 1
+    finally:
+        os.chdir(before)
+    assert capsys.readouterr().err == "paragent: the current folder was deleted; change to another one\n"

@@ -98,9 +98,13 @@ def _main(arguments: Sequence[str] | None) -> int:
     complete_if_requested(parser)
     options = parser.parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if str(Path.cwd()) not in sys.path[:1]:
+    try:
+        folder = str(Path.cwd())
+    except FileNotFoundError:
+        return _print_error("the current folder was deleted; change to another one", 1)
+    if folder not in sys.path[:1]:
         # For `--agent module:Class` and similar flags. Has priority over installed packages, as with `python -m`.
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.insert(0, folder)
     try:
         status = int(options.run(options))
         sys.stdout.flush()
