@@ -180,10 +180,10 @@ test-core: ## Run the tests of the core in an environment without any extra
 	@$(CORE)/bin/python -m pytest -q -m "$(FAST)" tests/agents tests/config tests/remote tests/runners tests/serialization \
 		--ignore tests/remote/test_calls.py --ignore tests/serialization/test_exceptions.py # these two use openai's exceptions
 
-# MkDocs checks links and anchors, and fails on any warning. The variable turns off an advertisement.
+# MkDocs checks links and anchors, and fails on any warning (not with --quiet). The variable turns off an advertisement.
 docs: $(READY) ## Build the documentation site into build/site
 	@$(BIN)/python docs/make_reference.py
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build > $(VENV)/docs.log 2>&1 || { cat $(VENV)/docs.log; exit 1; }
 	@echo "the site is in build/site; to look at it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 test-docs: $(READY) $(PROGRAMS) $(SYSTEM) $(PAGES) ## Build the site, check links and docstrings, run all code of the pages and the examples
