@@ -70,6 +70,16 @@ MISTAKES = (
         says=("fields.jsonl:1: no question", "or --data-field question=NAME with one of its own: id, problem"),
     ),
     Mistake(
+        title="tasks without an answer",
+        command=f"{_RUN} --data answers.jsonl --engine inline",
+        files={"answers.jsonl": '{"id": "a", "question": "2 + 2?", "solution": "4"}\n'},
+        status=0,
+        says=(
+            "no task has an expected answer, so nothing was scored",
+            "its key is answer, ground_truth or expected, or the one that --data-field answer=NAME names",
+        ),
+    ),
+    Mistake(
         title="two tasks with the same id",
         command=f"{_RUN} --data twice.jsonl",
         files={"twice.jsonl": '{"id": "a", "question": "?"}\n{"id": "a", "question": "?"}\n'},

@@ -105,6 +105,20 @@ MISTAKES = (
         "Use plain data instead",
     ),
     _mistake(
+        "a task that takes too long",
+        "import time\n"
+        "Runners.sync_run_task(Task(input=60, agent=time.sleep, id='q'), RunConfig(timeout=0.2))['q'].unwrap()",
+        "TaskFailed: task 'q' timed out: TimeoutError: stopped after",
+        "its limit is 0.2 s",
+    ),
+    _mistake(
+        "a task whose worker is killed",
+        "import os\n"
+        "Runners.sync_run_task(Task(input=9, agent=lambda x: os.kill(os.getpid(), x), id='q'))['q'].unwrap()",
+        "TaskFailed: task 'q' lost: WorkerLost: worker",
+        "was killed by SIGKILL (the kernel does this when memory runs out) (after 2 retries)",
+    ),
+    _mistake(
         "a ParallelizableAgent without agents",
         "from paragent import ParallelizableAgent\nParallelizableAgent('all', agents=[])",
         "ConfigError: a ParallelizableAgent needs sub-agents: ParallelizableAgent(agents=[...])",
