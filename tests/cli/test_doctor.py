@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -59,6 +60,11 @@ def test_tasks_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a worker process answered" in capsys.readouterr().out
 
 
+def test_remote_agents_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "remote-agents"]) == 0
+    assert "an agent in a child process answered" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_all_purposes_are_shown_with_state_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
@@ -99,8 +105,8 @@ def test_names_select_and_decide_the_status(programs: Path, capsys: pytest.Captu
 def test_a_group_means_all_its_purposes_and_a_purpose_only_itself(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "clusters", "--json"])
     assert json.loads(capsys.readouterr().out)["purposes"].keys() == {"ray", "spark"}
-    main(["doctor", "agents", "--json"])
-    assert json.loads(capsys.readouterr().out)["purposes"].keys() == {"agents"}
+    main(["doctor", "own-agents", "--json"])
+    assert json.loads(capsys.readouterr().out)["purposes"].keys() == {"own-agents"}
 
 
 def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,9 +120,14 @@ def test_the_status_without_names_depends_on_tasks_only(
     for name in PROBES:
         monkeypatch.setitem(PROBES, name, lambda: Finding(subject="x", works=False, detail="broken"))
     assert main(["doctor"]) == 1
+    assert "Tasks cannot run on this host" in capsys.readouterr().out
     monkeypatch.setitem(PROBES, "worker", lambda: Finding(subject="worker", works=True, detail="fine"))
     assert main(["doctor"]) == 0
-    assert "not ready" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "not ready" in shown
+    assert re.search(
+        r"Ready to use: tasks, [^.]*\. The others are optional; see the fixes above\.", " ".join(shown.split())
+    )
 
 
 @pytest.mark.slow
@@ -226,7 +237,7 @@ def test_every_probe_is_used_and_every_extra_belongs_to_a_purpose() -> None:
     used = set(probes_of(PURPOSES.values()))
     assert PROBES.keys() <= used
     by_probes = {"docker": "docker", "ray": "Ray", "spark": "Spark", "view": "view"}
-    for extra in user_extras().keys() - {"osworld-pymupdf"}:
+    for extra in user_extras().keys() - {"demo", "osworld-pymupdf"}:  # `demo` only has other extras
         assert f"extra {extra}" in used or by_probes[extra] in used, extra
     assert len(purpose_names()) == len(set(purpose_names()))
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["add", "purpose_names"]
 
 _DESCRIPTION = """Check what this host can do and print, for each purpose, whether it is ready, and otherwise one command that
-installs what is missing. Programs are started once where their presence proves little: a worker process, bubblewrap, KVM. It
-takes a few seconds and installs nothing. API keys are never printed. The exit status is 0 if tasks can run on this host, whether
-or not optional parts are missing; with names, it is 0 only if all of them are ready."""
+installs what is missing. Programs are started once where their presence proves little: a worker process, a child process with an
+agent, bubblewrap, KVM. It takes a few seconds and installs nothing. API keys are never printed. The exit status is 0 if tasks can
+run on this host, whether or not optional parts are missing; with names, it is 0 only if all of them are ready."""
 
-_INDENT = 25
+_INDENT = 27
 """Columns before what is wrong with a purpose."""
 
 
@@ -116,10 +116,18 @@ def _show(host: Host, results: Sequence[Readiness], *, everything: bool) -> None
         for result in chosen:
             _show_one(out, result)
     if everything:
-        ready = sum(result.ready for result in results)
-        out.print(
-            f"\n{ready} of {len(results)} are ready. In scripts use `paragent doctor NAME` or --json.", markup=False
-        )
+        out.print(f"\n{_conclusion(results)} In scripts use `paragent doctor NAME` or --json.", markup=False)
+
+
+def _conclusion(results: Sequence[Readiness]) -> str:
+    """Return what works on this host, in a sentence or two."""
+    from paragent.cli.doctor.purposes import CORE
+
+    ready = [result.purpose.name for result in results if result.ready]
+    if CORE not in ready:
+        return "Tasks cannot run on this host, and nothing works without them; see above what is wrong."
+    rest = " The others are optional; see the fixes above." if len(ready) < len(results) else ""
+    return f"Ready to use: {', '.join(ready)}.{rest}"
 
 
 def _show_one(out: Console, result: Readiness) -> None:
@@ -129,7 +137,7 @@ def _show_one(out: Console, result: Readiness) -> None:
     from rich.text import Text
 
     state, style = ("ready", "green") if result.ready else ("not ready", "yellow")
-    line = Text(f"  {result.purpose.name:<11} ").append(f"{state:<9}", style).append(f"  {result.purpose.about}")
+    line = Text(f"  {result.purpose.name:<13} ").append(f"{state:<9}", style).append(f"  {result.purpose.about}")
     working = [finding.detail for finding in (*result.needed, *result.useful) if finding.works and finding.detail]
     working += [f"with {result.chosen}"] if result.chosen else []
     if working and result.ready:

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent.agents import AgentBase
 from paragent.cli.doctor.cures import as_root
 from paragent.cli.doctor.findings import PROGRAM_LIMIT, Finding, check_extra, check_program, program_version
 from paragent.errors import ConfigError, MissingExtra, MissingProgram, ParagentError
@@ -78,7 +79,7 @@ def _guarded(name: str) -> Finding:
         return Finding(subject=name, works=False, detail=detail)
 
 
-# --- tasks and sandboxes ----------------------------------------------------------------------------------------------
+# --- tasks, remote agents and sandboxes -------------------------------------------------------------------------------
 
 
 def _echo(value: Any) -> Any:
@@ -95,6 +96,25 @@ def _worker() -> Finding:
         return Finding(subject="worker", works=False, detail=f"a worker process does not work: {response.msg}")
     return Finding(
         subject="worker", works=True, detail=f"a worker process answered in {time.monotonic() - began:.1f} s"
+    )
+
+
+class _Echo(AgentBase):
+    def reply(self, x: Any = None) -> Any:
+        return x
+
+
+def _remote_agent() -> Finding:
+    began = time.monotonic()
+    agent: Any = _Echo("echo", to_dist=True)
+    try:
+        agent.reply("ready").result(PROGRAM_LIMIT)
+    finally:
+        agent.stop()
+    return Finding(
+        subject="remote agent",
+        works=True,
+        detail=f"an agent in a child process answered in {time.monotonic() - began:.1f} s",
     )
 
 
@@ -326,6 +346,7 @@ def _view() -> Finding:
 
 PROBES: dict[str, Callable[[], Finding]] = {
     "worker": _worker,
+    "remote agent": _remote_agent,
     "sandbox of programs": _sandbox_of_programs,
     "sandbox of py": _sandbox_of_py,
     "Chromium": _chromium,

@@ -50,11 +50,12 @@ class Readiness:
 
 GROUPS = {
     "tasks": "Tasks on this machine",
+    "remote-agents": "Remote agents",
     "rollouts": "Rollouts",
     "desktops": "Desktops and OSWorld",
     "clusters": "Ray and Spark",
     "results": "Looking at runs",
-    "agents": "Own agents",
+    "own-agents": "Own agents in rollouts",
     "training": "Training",
     "providers": "Machines of other providers",
     "more": "Data, protocols, telemetry",
@@ -64,6 +65,7 @@ PURPOSES = {
     purpose.name: purpose
     for purpose in (
         Purpose("tasks", "tasks", "Runners in worker processes", ("worker",)),
+        Purpose("remote-agents", "remote-agents", "to_dist=True, paragent agent-server", ("remote agent",)),
         Purpose("math", "rollouts", "--mode math", (f"{EXTRA}math",)),
         Purpose("py", "rollouts", "--mode py", ("sandbox of py",)),
         Purpose("rag", "rollouts", "--mode rag", (f"{EXTRA}rag",)),
@@ -81,8 +83,10 @@ PURPOSES = {
         Purpose("ray", "clusters", "--engine ray", ("Ray",)),
         Purpose("spark", "clusters", "--engine spark", ("Spark", "Java")),
         Purpose("view", "results", "paragent view", ("view",)),
-        Purpose("agents", "agents", "--agent 'cmd: ...' in a sandbox", (f"{EXTRA}rollout", "sandbox of programs")),
-        Purpose("mcp", "agents", "--mcp-config", (f"{EXTRA}mcp",)),
+        Purpose(
+            "own-agents", "own-agents", "--agent 'cmd: ...' in a sandbox", (f"{EXTRA}rollout", "sandbox of programs")
+        ),
+        Purpose("mcp", "own-agents", "--mcp-config", (f"{EXTRA}mcp",)),
         Purpose("training", "training", "RolloutService, paragent training serve", (f"{EXTRA}training",)),
         Purpose("docker", "providers", "--provider-name docker", ("docker",)),
         Purpose("aws", "providers", "--provider-name aws", (f"{EXTRA}aws",), ("AWS credentials",)),
