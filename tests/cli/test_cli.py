@@ -58,8 +58,11 @@ def test_without_a_command_the_commands_are_listed(
 
 def test_without_a_command_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of([]) == 2
-    examples = capsys.readouterr().err.partition("examples:\n")[2].partition("\n\n")[0]
+    examples, _, rest = capsys.readouterr().err.partition("examples:\n")[2].partition("\n\n")
+    assert "/tutorials/tasks/" in rest
+    assert "/tutorials/remote_agents/" in rest
     assert "paragent demo" in examples
+    assert "paragent agent-server" in examples
     for line in examples.splitlines():
         assert line.startswith("  paragent "), line
 
@@ -109,7 +112,7 @@ def test_rollout_without_arguments_shows_examples(
     shown = capsys.readouterr().err
     commands = [line.split() for line in shown.splitlines() if line.startswith("    paragent ")]
     assert [command[command.index("--mode") + 1] for command in commands] == ["math", "math", "osworld"]
-    assert "rollouts.md" in shown
+    assert shown.endswith("/guide/rollouts/\n")
     assert main([*commands[0][1:], "--dry-run"]) == 0  # it works as it is, with the installed package
     assert "nothing was started" in capsys.readouterr().out
 
@@ -135,6 +138,12 @@ def test_rollout_with_settings_in_variables_names_what_is_missing(
     monkeypatch.setenv(variable, "py" if variable == "PARAGENT_MODE" else "tasks.jsonl")
     assert main(["rollout"]) == 2
     assert "is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [[], ["--data", "sample"]])
+def test_an_unknown_mode_is_reported_first(data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "--mode", "maths", *data]) == 2
+    assert "there is no environment called 'maths', did you mean 'math'?" in capsys.readouterr().err
 
 
 def status_of(arguments: list[str]) -> object:

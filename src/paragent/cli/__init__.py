@@ -60,6 +60,11 @@ _EXAMPLES = """examples:
   paragent doctor                                            see what this machine can run
   paragent rollout --mode math --data sample --model demo    run a small benchmark, without a key
   paragent view                                              look at the results in a browser
+  paragent agent-server --port 12010                         serve remote agents of other processes and hosts
+
+Tasks and remote agents are written in Python; the tutorials begin with a few lines:
+  https://paragent.github.io/paragent/tutorials/tasks/
+  https://paragent.github.io/paragent/tutorials/remote_agents/
 
 `paragent COMMAND --help` describes a command."""
 

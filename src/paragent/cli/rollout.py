@@ -116,7 +116,7 @@ def _guide() -> str:
     from importlib import metadata
 
     links = dict(link.split(", ", 1) for link in metadata.metadata("paragent").get_all("Project-URL") or ())
-    return f"{links.get('Documentation', 'docs').rstrip('/')}/guide/rollouts.md"
+    return f"{links.get('Documentation', 'docs').rstrip('/')}/guide/rollouts/"
 
 
 @contextlib.contextmanager

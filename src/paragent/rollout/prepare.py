@@ -128,6 +128,8 @@ def prepare(config: RolloutConfig) -> RolloutPlan:
         raise ConfigError(
             f"the settings must be a RolloutConfig, not {config!r}; write RolloutConfig(mode=..., data=...)"
         )
+    if config.environment.mode and not config.environment.env:
+        environment_class(config.environment.mode)  # a wrong mode is reported before data that is missing
     config = with_samples(config)
     data = config.data
     if data.path is None:
