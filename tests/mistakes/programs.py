@@ -181,7 +181,7 @@ MISTAKES = (
     _mistake(
         "an argument of a remote agent that cannot be sent",
         "import threading\nTutor('a', to_dist=True).reply(threading.Lock())",
-        "Unserialisable: an argument of reply cannot be sent to another process because of `it`, a _thread.lock",
+        "Unserialisable: argument 1 of Tutor.reply cannot be sent to another process because of `argument`, a _thread.lock",
         "Use plain data instead",
     ),
     _mistake(

@@ -102,7 +102,7 @@ def test_cancelling_the_waiting_task_cancels_the_call(worker: Any, mark: Path, e
 def test_a_deadline_ends_the_call(mark: Path, eventually: Any) -> None:
     agent = remote(timeout=0.2)
     started = time.perf_counter()
-    with pytest.raises(CallTimedOut):
+    with pytest.raises(CallTimedOut, match=r"^\w+\.nap: no answer within 0\.2 s$"):
         agent.nap(60, str(mark)).result(10)
     assert time.perf_counter() - started > 0.15
     eventually(mark.exists)

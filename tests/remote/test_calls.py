@@ -70,10 +70,12 @@ def test_a_class_defined_in_a_function_is_sent_by_value() -> None:
 
 
 def test_the_error_names_the_part_that_cannot_be_pickled() -> None:
-    with pytest.raises(Unserialisable, match=r"parts.*lock"):
+    with pytest.raises(Unserialisable, match=r"^the Holder .* because of `agent\.parts.*lock"):
         Holder().to_dist()
-    with pytest.raises(Unserialisable, match="echo"):
+    with pytest.raises(Unserialisable, match=r"^argument 1 of Worker\.echo .* because of `argument\['generator'\]`"):
         remote(Worker).echo({"generator": (n for n in "ab")})
+    with pytest.raises(Unserialisable, match=r"^the argument x of Worker\.reply .* because of `x\.content\[0\]`"):
+        remote(Worker).reply(x=Msg("user", [(n for n in "ab")]))
     with pytest.raises(Unserialisable, match="lock"):
         remote(Worker).unserialisable().result(10)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import RemoteStream
+from paragent import CallTimedOut, RemoteStream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,27 @@ def test_an_error_is_raised_after_the_items_before_it(worker: Any) -> None:
     assert next(stream) == 1
     with pytest.raises(ValueError, match="no second"):
         next(stream)
+
+
+@pytest.mark.parametrize("method", ["late_numbers", "async_late_numbers"])
+def test_a_late_item_raises_an_error_and_ends_the_generator(method: str, worker: Any, mark: Path) -> None:
+    def stream() -> Any:
+        return getattr(worker.options(timeout=0.3), method)(str(mark))
+
+    async def read_async() -> None:
+        async for _ in stream():
+            pass
+
+    assert worker.add(1).result(30) == 2
+    late = stream()
+    with pytest.raises(CallTimedOut, match=rf"^Worker\.{method}: no item within 0\.3 s$"):
+        list(late)
+    with pytest.raises(CallTimedOut):
+        next(late)
+    assert worker.add(1).result(30) == 2  # the agent is busy until the generator has ended
+    with pytest.raises(CallTimedOut, match=rf"^Worker\.{method}: no item within 0\.3 s$"):
+        asyncio.run(read_async())
+    assert worker.add(1).result(30) == 2
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.validation import seconds
-from paragent.agents.base import AgentBase
-from paragent.errors import ConfigError
+from paragent.agents.base import AgentBase, name_of
+from paragent.errors import ConfigError, Unserialisable
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.placement import DistConf, link_for
 from paragent.remote.protocol import DropAgent
+from paragent.serialization.packing import unserialisable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +134,14 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
     reduced = agent.__reduce_ex__(4)
     plain = not isinstance(reduced, str) and len(reduced[1]) == 1 and reduced[1][0] is cls and not any(reduced[3:])
     how, state = ("state", reduced[2]) if plain else ("object", agent)
-    return _proxy(cls, link, link.create_agent(cls, how, (state,), {}), conf.timeout, child=child)
+    try:
+        number = link.create_agent(cls, how, (state,), {})
+    except Unserialisable as error:
+        what = f"the {cls.__name__} {name_of(agent)!r}"
+        if cls.__getstate__ is not object.__getstate__:
+            raise Unserialisable(what, error.path, error.reason) from error.__cause__
+        raise unserialisable(agent, what, "agent", error.__cause__ or error) from error.__cause__
+    return _proxy(cls, link, number, conf.timeout, child=child)
 
 
 def _revive(
@@ -186,7 +194,7 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
         "__module__": __name__,
     }
     for method in methods_of(cls).values():
-        members[method.name] = _forward(method, getattr(cls, method.name))
+        members[method.name] = _forward(cls, method)
     for name in attributes_of(cls):
         if name not in members and not hasattr(RpcAgent, name):
             members[name] = _reader(name)
@@ -202,16 +210,18 @@ def _reader(name: str) -> property:
     return property(read)
 
 
-def _forward(method: Method, original: Any) -> Callable[..., Any]:
+def _forward(cls: type, method: Method) -> Callable[..., Any]:
     name = method.name
+    original = getattr(cls, name)
+    label = f"{cls.__name__}.{name}"
     if method.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
 
         def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
-            return self.__paragent_link__.stream(self._agent, name, args, kwargs, self._timeout)
+            return self.__paragent_link__.stream(self._agent, name, args, kwargs, self._timeout, label)
     else:
 
         def forward(self: RpcAgent, *args: Any, **kwargs: Any) -> Any:
-            return self.__paragent_link__.call(self._agent, name, args, kwargs, self._timeout)
+            return self.__paragent_link__.call(self._agent, name, args, kwargs, self._timeout, label)
 
     forward.__name__ = name
     forward.__qualname__ = getattr(original, "__qualname__", name)

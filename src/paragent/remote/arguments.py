@@ -31,24 +31,26 @@ class EncodedArguments:
         """Code that the server may lack, by digest."""
         self.keeps: list[Any] | None = None
         """Results and proxies that must live until the call has ended."""
-        self.args = tuple([self._encode(arg, f"an argument of {what}") for arg in args])
+        self.args = tuple(
+            [self._encode(arg, f"argument {number} of {what}", "argument") for number, arg in enumerate(args, 1)]
+        )
         self.kwargs: dict[str, Any] | None = None
         if kwargs:
             # A name may be of a subclass of str, such as an enum; a frame holds builtin values only.
             self.kwargs = {
-                str.__str__(key): self._encode(arg, f"the argument {key} of {what}") for key, arg in kwargs.items()
+                str.__str__(key): self._encode(arg, f"the argument {key} of {what}", key) for key, arg in kwargs.items()
             }
 
-    def _encode(self, arg: Any, what: str) -> Any:
+    def _encode(self, arg: Any, what: str, root: str) -> Any:
         if type(arg) is Result:
-            return self._encode_call(call_of(arg), what)
+            return self._encode_call(call_of(arg), what, root)
         if self._link.sends_data:
             from paragent.remote.restricted import encode_data  # not at the top: few servers need it
 
             value = encode_data(arg, value_of)
             self.size += size_of(value)
             return value
-        value, size, code = encode_argument(arg, what, other_host=self._link.on_other_host)
+        value, size, code = encode_argument(arg, what, root, other_host=self._link.on_other_host)
         self.size += size
         if code:
             self.code |= code
@@ -61,7 +63,7 @@ class EncodedArguments:
             self.keeps = []
         self.keeps.append(thing)
 
-    def _encode_call(self, call: RemoteCall, what: str) -> Any:
+    def _encode_call(self, call: RemoteCall, what: str, root: str) -> Any:
         """Return a reference to the result of a call, or its outcome if it is already here."""
         source = call.link
         if source is not None and call.state == PENDING:
@@ -77,7 +79,7 @@ class EncodedArguments:
             return value
         if state in (FAILED, RAISED):
             return ("f", value if state == FAILED else encode_error(value))
-        return self._encode(value, what)
+        return self._encode(value, what, root)
 
     def _reference(self, source: Link, call: RemoteCall) -> Any:
         """Return the reference with which the server fetches the result, or a reference to a value that is pushed to it."""

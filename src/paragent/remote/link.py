@@ -154,9 +154,9 @@ class Link:
     # --- calls ----------------------------------------------------------------------------------------------------------
 
     def call(
-        self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
+        self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None, label: str
     ) -> Result:
-        """Send a call and return its lazy result; blocks only while the window is full.
+        """Send a call and return its lazy result; blocks only while the window is full. Errors call the method `label`.
 
         Raises:
             Unserialisable: an argument cannot be pickled.
@@ -170,7 +170,7 @@ class Link:
         if size is not None:
             pending.send(call, CallMethod(number, agent, method, args), size)
         else:
-            self._call_encoded(call, agent, method, args, kwargs, timeout)
+            self._call_encoded(call, agent, method, args, kwargs, timeout, label)
         pending.fail_if_lost()
         return Result(call)
 
@@ -182,28 +182,29 @@ class Link:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
+        label: str,
     ) -> None:
-        encoded = EncodedArguments(self, args, kwargs, method)
+        encoded = EncodedArguments(self, args, kwargs, label)
         call.keeps = encoded.keeps
         self._send_code(encoded.code)
         timeout = None if timeout is None else float(timeout)  # a frame holds builtin values only
         message = CallMethod(call.number, agent, method, encoded.args, encoded.kwargs, seconds=timeout)
         self._pending.send(call, message, encoded.size)
         if timeout is not None:
-            self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(call), timeout)
+            self._loop.call_soon_threadsafe(self._set_deadline, weakref.ref(call), timeout, label)
 
     def stream(
-        self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
+        self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None, label: str
     ) -> RemoteStream:
-        """Send a call to a generator method and return the stream of its items.
+        """Send a call to a generator method and return the stream of its items. Errors call the method `label`.
 
         Raises:
             Unserialisable: an argument cannot be pickled.
         """
-        encoded = EncodedArguments(self, args, kwargs, method)
+        encoded = EncodedArguments(self, args, kwargs, label)
         timeout = None if timeout is None else float(timeout)
         buffer = StreamBuffer(self.next_number())
-        stream = RemoteStream(self, buffer, timeout)
+        stream = RemoteStream(self, buffer, timeout, label)
         self._send_code(encoded.code)
         message = CallMethod(buffer.number, agent, method, encoded.args, encoded.kwargs, stream.CREDIT, timeout)
         self._pending.send(buffer, message, encoded.size)
@@ -260,14 +261,14 @@ class Link:
             call.wait(1.0)
         return True
 
-    def _set_deadline(self, call: weakref.ref[RemoteCall], seconds: float) -> None:
+    def _set_deadline(self, call: weakref.ref[RemoteCall], seconds: float, label: str) -> None:
         # `PendingCalls` keeps the call while it is pending; the timer must not keep it after that.
-        self._loop.call_later(seconds, self._expire, call, seconds)
+        self._loop.call_later(seconds, self._expire, call, seconds, label)
 
-    def _expire(self, reference: weakref.ref[RemoteCall], seconds: float) -> None:
+    def _expire(self, reference: weakref.ref[RemoteCall], seconds: float, label: str) -> None:
         call = reference()
         if call is not None:
-            self._abort(call, CallTimedOut(f"no answer within {seconds} s"))
+            self._abort(call, CallTimedOut(f"{label}: no answer within {seconds} s"))
 
     def _abort(self, call: RemoteCall, error: BaseException) -> None:
         if self._pending.abort(call, error):

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from paragent.errors import CallTimedOut
 from paragent.remote.protocol import GrantCredit
 from paragent.remote.result import FAILED, RAISED, READY, RemoteCall
 from paragent.remote.values import decode, decode_error
@@ -56,17 +57,19 @@ class RemoteStream:
     """Stream of a remote generator: iterate it once, with `for` or `async for`.
 
     The generator runs at most 16 items (`CREDIT`) ahead of its reader. Dropping the stream, or `close()`, ends the generator.
-    If an item does not arrive within the agent's `timeout`, `TimeoutError` is raised. The server ends a stream whose generator
-    takes longer than that for one item.
+    If an item does not arrive within the agent's `timeout`, `CallTimedOut` is raised and the generator ends. The server ends a
+    stream whose generator takes longer than that for one item.
     """
 
     CREDIT = 16
     """Items ahead: enough to hide a round trip, few enough that large items do not fill memory."""
 
-    __slots__ = ("__weakref__", "_buffer", "_link", "_taken", "_timeout")
+    __slots__ = ("__weakref__", "_buffer", "_label", "_link", "_taken", "_timeout")
 
-    def __init__(self, link: Link, buffer: StreamBuffer, timeout: float | None) -> None:
+    def __init__(self, link: Link, buffer: StreamBuffer, timeout: float | None, label: str) -> None:
         self._link, self._buffer, self._timeout = link, buffer, timeout
+        self._label = label
+        """The class and the method, for errors."""
         self._taken = 0
         """Items taken since the last `GrantCredit`."""
 
@@ -82,7 +85,10 @@ class RemoteStream:
                 return self._pop()
             if buffer.end is not None:
                 self._finish(StopIteration)
-            arrival.wait(None if deadline is None else deadline - time.monotonic())
+            try:
+                arrival.wait(None if deadline is None else deadline - time.monotonic())
+            except TimeoutError:
+                self._expire()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -90,15 +96,19 @@ class RemoteStream:
     async def __anext__(self) -> Any:
         import asyncio
 
+        deadline = None if self._timeout is None else asyncio.get_running_loop().time() + self._timeout
         buffer = self._buffer
-        async with asyncio.timeout(self._timeout):
-            while True:
-                arrival = buffer.arrival
-                if buffer.items:
-                    return self._pop()
-                if buffer.end is not None:
-                    self._finish(StopAsyncIteration)
-                await arrival
+        while True:
+            arrival = buffer.arrival
+            if buffer.items:
+                return self._pop()
+            if buffer.end is not None:
+                self._finish(StopAsyncIteration)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await arrival
+            except TimeoutError:
+                self._expire()
 
     def close(self) -> None:
         """End the generator and drop the items that have arrived."""
@@ -106,6 +116,12 @@ class RemoteStream:
             self._buffer.end = (READY, None)
             self._buffer.items.clear()
             self._link.end_stream(self._buffer.number)
+
+    def _expire(self) -> None:
+        """Handle an item that is late: end the generator, and have the next `_finish` raise `CallTimedOut`."""
+        if self._buffer.end is None and not self._buffer.items:
+            self.close()
+            self._buffer.end = (RAISED, CallTimedOut(f"{self._label}: no item within {self._timeout} s"))
 
     def __del__(self) -> None:
         self.close()

@@ -23,12 +23,12 @@ import threading
 from typing import Any
 
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
-from paragent.errors import ProtocolError, RemoteError
+from paragent.errors import ProtocolError, RemoteError, Unserialisable
 from paragent.messages import Msg
 from paragent.remote.protocol import ATTACH_BYTES
 from paragent.serialization import add_code, pack
 from paragent.serialization.exceptions import dump_data
-from paragent.serialization.packing import Packer
+from paragent.serialization.packing import Packer, unserialisable
 from paragent.serialization.payload import PLAIN
 
 __all__ = [
@@ -59,10 +59,16 @@ packing = threading.RLock()
 """Protects `_packers`, and the cache of `serialization.pack`. Reentrant: an object's own code may pack others meanwhile."""
 
 
-def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple[Any, int, dict[str, bytes]]:
+def encode_argument(
+    thing: Any, what: str, root: str = "it", *, other_host: bool = False
+) -> tuple[Any, int, dict[str, bytes]]:
     """Return an encoded argument, its size, and the code that the server may lack.
 
-    With `other_host` the server may be on another host, so the code of the program's own modules is sent too.
+    Args:
+        thing: the argument.
+        what: what to call it in an error.
+        root: what to call it in the path to an unserialisable part.
+        other_host: the server may be on another host, so the code of the program's own modules is sent too.
 
     Raises:
         Unserialisable: a part of it cannot be pickled; the error names the part.
@@ -72,15 +78,21 @@ def encode_argument(thing: Any, what: str, *, other_host: bool = False) -> tuple
         if is_short(thing):
             return thing, len(thing) if kind is str or kind is bytes else 8, {}
         return ("p", pickle.dumps(thing, protocol=5)), len(thing), {}
-    if kind is Msg:
+    message = thing if kind is Msg else None
+    if message is not None:
         content = thing.content
         if type(content) in PLAIN and not thing.metadata and is_short(content):
             return ("m", thing.name, content, thing.role, thing.id, thing.timestamp), 64, {}
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
         tag = "p"
-    with packing:
-        payload = _packers[other_host].pack(thing, what)
+    try:
+        with packing:
+            payload = _packers[other_host].pack(thing, what, root)
+    except Unserialisable as error:
+        if message is None:
+            raise
+        raise unserialisable(message, what, root, error.__cause__ or error) from error.__cause__
     return (tag, payload.body), len(payload.body), payload.code
 
 

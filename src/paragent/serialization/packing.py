@@ -70,7 +70,7 @@ class Packer:
         try:
             pickler.dump(thing)
         except Exception as error:
-            raise _unserialisable(thing, what, root, error) from error
+            raise unserialisable(thing, what, root, error) from error
         code = {**self._own_modules(), **pickler.code} if self._sends_modules else pickler.code
         return Payload(buffer.getvalue(), code)
 
@@ -175,7 +175,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return buffer.getvalue()
 
 
-def _unserialisable(thing: Any, what: str, root: str, error: BaseException) -> Unserialisable:
+def unserialisable(thing: Any, what: str, root: str, error: BaseException) -> Unserialisable:
     """Return the error that names the smallest part of `thing` that cannot be pickled."""
     path, part, reason = root, thing, error
     seen = {id(thing)}

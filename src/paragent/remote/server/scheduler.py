@@ -283,7 +283,7 @@ class Canceller:
     def _expire(self, call: ActorCall, seconds: float) -> None:
         call.timer = None
         if call.session.active.get(call.number) is call:
-            self.interrupt(call, CallTimedOut(f"no answer within {seconds} s"))
+            self.interrupt(call, CallTimedOut(f"{_label(call)}: no answer within {seconds} s"))
 
     def set_item_deadline(self, call: ActorCall, seconds: float) -> None:
         """End a stream when producing an item takes longer than `seconds`; time spent waiting for the reader does not count.
@@ -303,7 +303,7 @@ class Canceller:
         if left > 0 or since is None:
             call.timer = self._loop.call_later(max(left, _LEAST_INTERVAL), self._check_item, call, seconds)
         else:
-            self.interrupt(call, CallTimedOut(f"no item within {seconds} s"))
+            self.interrupt(call, CallTimedOut(f"{_label(call)}: no item within {seconds} s"))
 
     def stop_agent(self, agent: Actor, error: BaseException) -> None:
         """Stop an agent now: queued calls fail, running calls are cancelled."""
@@ -327,6 +327,12 @@ class Canceller:
             if agent.holders <= 0:
                 self.stop_agent(agent, gone)
         self._scheduler.unpark(session.end())
+
+
+def _label(call: ActorCall) -> str:
+    """Return the class and the method of a call, for errors."""
+    instance = call.agent.instance
+    return call.name if instance is None else f"{type(instance).__name__}.{call.name}"
 
 
 def _checked(seconds: float) -> float:
