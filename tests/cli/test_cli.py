@@ -94,6 +94,14 @@ def test_unknown_names_suggest_the_nearest(
         (["show", "a", "b", "c"], "paragent show: unexpected argument 'c'; see `paragent show --help`"),
         (["demo", "--", "c"], "paragent demo: unexpected argument 'c'; see `paragent demo --help`"),
         (["show"], "paragent show: missing: RUN; see `paragent show --help`"),
+        (
+            ["completion"],
+            "paragent completion: missing: shell, one of bash, zsh, fish; see `paragent completion --help`",
+        ),
+        (
+            ["completion", "csh"],
+            "paragent completion: argument shell: 'csh' is not one of bash, zsh, fish; see `paragent completion --help`",
+        ),
         (["zzz"], "paragent: there is no command 'zzz'; see `paragent --help`"),
     ],
 )

@@ -141,4 +141,4 @@ def test_each_shell_has_a_script_and_instructions(shell: str, capsys: pytest.Cap
     assert re.search(rf"^\s*({'complete .*' if shell != 'zsh' else 'compdef .*'})\bparagent\b", script, re.MULTILINE)
     with pytest.raises(SystemExit):
         main(["completion", "--help"])
-    assert re.search(rf"^  {shell}: .*paragent", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(rf"^  {shell}:\n    .*paragent completion {shell}.* >", capsys.readouterr().out, re.MULTILINE)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["add", "complete_if_requested"]
 
 _SHELLS = {
-    "bash": "~/.local/share/bash-completion/completions/paragent (with the package bash-completion)",
-    "zsh": "a file _paragent in a folder of $fpath, such as ~/.zfunc/_paragent",
-    "fish": "~/.config/fish/completions/paragent.fish",
+    "bash": "echo 'eval \"$(paragent completion bash)\"' >> ~/.bashrc",
+    "zsh": "echo 'autoload -U compinit && compinit; eval \"$(paragent completion zsh)\"' >> ~/.zshrc",
+    "fish": "mkdir -p ~/.config/fish/completions && paragent completion fish > ~/.config/fish/completions/paragent.fish",
 }
-"""The shells, and where each finds the script."""
+"""The shells, and the command that installs the script for all new ones."""
 _REGISTRIES = {
     "engine": "paragent.engines:ENGINES",
     "format": "paragent.store.formats:FORMATS",
@@ -47,16 +47,16 @@ _MOST_TASKS = 1000
 
 def add(subparsers: Subparsers) -> None:
     """Add the command."""
-    places = "\n".join(f"  {shell}: {place}" for shell, place in _SHELLS.items())
+    commands = "\n".join(f"  {shell}:\n    {command}" for shell, command in _SHELLS.items())
     parser = add_command(
         subparsers,
         "completion",
         "print a script that completes commands, flags and values in your shell",
         "Print a script that completes commands, flags and values with the TAB key: names of engines, modes, formats and\n"
-        "other plug-ins, runs in ./results, and files. For all new shells, write it to the place that your shell reads:\n\n"
-        f"{places}\n\n"
-        'For this shell only: eval "$(paragent completion bash)". In zsh, `autoload -U compinit && compinit` comes first; in\n'
-        "fish: paragent completion fish | source",
+        "other plug-ins, runs in ./results, and files. To have it in all new shells, run once:\n\n"
+        f"{commands}\n\n"
+        'For this shell only: eval "$(paragent completion bash)"; the same for zsh, after `autoload -U compinit && compinit`;\n'
+        "in fish: paragent completion fish | source",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("shell", choices=tuple(_SHELLS), help="the shell")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["CommandParser"]
 
 _WRONG_USAGE = 2
+_SHORTEST = 4
+"""Letters of a name for which a similar one is suggested; among shorter names, such as csh and zsh, all are similar."""
 _REQUIRED = "the following arguments are required: "
 """The beginning of a message of argparse."""
 
@@ -30,7 +32,7 @@ class CommandParser(argparse.ArgumentParser):
             if self._subparsers is not None:
                 self.print_help(sys.stderr)
                 self.exit(_WRONG_USAGE)
-            message = f"missing: {message.removeprefix(_REQUIRED)}"
+            message = f"missing: {message.removeprefix(_REQUIRED)}{self._choices()}"
         see = " See" if message.endswith("?") else "; see"
         self.exit(_WRONG_USAGE, f"{self.prog}: {message}{see} `{self.prog} --help`\n")
 
@@ -43,6 +45,13 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self._reject(unknown)
         return known, unknown
+
+    def _choices(self) -> str:
+        """Return the values of the only required argument; empty if there are several, or any value is possible."""
+        required = [action for action in self._actions if action.required]
+        if len(required) != 1 or not required[0].choices:
+            return ""
+        return f", one of {', '.join(map(str, required[0].choices))}"
 
     def _reject(self, unknown: list[str]) -> NoReturn:
         flag = next((one.partition("=")[0] for one in unknown if one.startswith("-") and one != "--"), None)
@@ -60,6 +69,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    if len(name.lstrip("-")) < _SHORTEST:
+        return ""
     bare = {one.lstrip("-"): one for one in known}  # the dashes would make all flags similar
     close = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1, cutoff=0.65)
     return f"; did you mean {bare[close[0]]}?" if close else ""
