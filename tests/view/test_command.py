@@ -68,6 +68,10 @@ def test_an_agent_server_is_shown_without_runs(tmp_path: Path) -> None:
         client.get(link)
         assert client.get(f"{root}api/runs").json()["runs"] == []
         assert "localhost:1" in client.get(f"{root}api/servers").text
+    assert process.stdout is not None
+    assert any(
+        line.startswith("paragent: agent server localhost:1: no agent server answers") for line in process.stdout
+    )
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert not (tmp_path / "results").exists()

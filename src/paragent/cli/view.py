@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,6 +93,8 @@ def run(options: argparse.Namespace) -> int:
         forwarding = ssh_command(link) if is_loopback(options.host) else ""
         first = f"\nOn your own computer, first: {forwarding}" if forwarding else ""
         print(f"{_described(folder, name)}\n  {link}{first}\nCtrl-C stops the server.", flush=True)
+        if options.agent_server:
+            threading.Thread(target=_report_silent_servers, args=[options], daemon=True).start()
         if not options.no_browser:
             _open_browser(server.link_for_once(page))
         server.wait()
@@ -209,6 +212,15 @@ def _described(folder: Path, name: str) -> str:
     if name:
         return f"The run {name} in {folder}:"
     return f"{counted(len(find_runs(folder)), 'run')} in {folder}:"
+
+
+def _report_silent_servers(options: argparse.Namespace) -> None:
+    """Print which agent servers do not answer. It takes seconds, so the pages do not wait for it."""
+    from paragent.view.servers import ServerViews
+
+    for server in ServerViews(options.agent_server, tls_conf(options)).servers().servers:
+        if server.problem:
+            print(f"paragent: agent server {server.address}: {server.problem}", file=sys.stderr, flush=True)
 
 
 def _open_browser(link: str) -> None:
