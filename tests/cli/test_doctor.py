@@ -237,7 +237,8 @@ def test_every_probe_is_used_and_every_extra_belongs_to_a_purpose() -> None:
     used = set(probes_of(PURPOSES.values()))
     assert PROBES.keys() <= used
     by_probes = {"docker": "docker", "ray": "Ray", "spark": "Spark", "view": "view"}
-    for extra in user_extras().keys() - {"demo", "osworld-pymupdf"}:  # `demo` only has other extras
+    others = {"demo", "inspect", "osworld-pymupdf"}  # other extras, and packages that few hosts need
+    for extra in user_extras().keys() - others:
         assert f"extra {extra}" in used or by_probes[extra] in used, extra
     assert len(purpose_names()) == len(set(purpose_names()))
 
