@@ -116,13 +116,13 @@ MISTAKES = (
         given=busy_port,
         says=(
             "cannot listen at 127.0.0.1:",
-            "the port is in use, or the host is not this one; choose another port, or stop the program that uses it",
+            "the port is in use; choose another port, or stop the program that uses it",
         ),
     ),
     Mistake(
         title="a host that is another one",
         command="paragent agent-server --host 192.0.2.1",
-        says=("cannot listen at 192.0.2.1:12345: the port is in use, or the host is not this one",),
+        says=("cannot listen at 192.0.2.1:12345: this is not an address of this host; use one of its addresses",),
     ),
     Mistake(
         title="--module that does not exist",

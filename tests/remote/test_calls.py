@@ -320,6 +320,16 @@ def test_invalid_to_dist_settings_are_rejected() -> None:
     for wrong in ({"host": "localhost"}, {"port": 1}, {"hots": "x"}, {"host": "h", "port": "x"}, 3, {"timeout": 0}):
         with pytest.raises(ConfigError):
             Worker(to_dist=wrong)
+    with pytest.raises(ConfigError, match=r"write to_dist=\{'host': 'localhost', 'port': 123\}"):
+        Worker(to_dist="localhost:123")
+    for url in ("http://localhost", "http://localhost:123/"):
+        with pytest.raises(ConfigError, match="write 'localhost' instead of 'http://"):
+            Worker(to_dist={"host": url, "port": 123})
+    misspelt: Any = Worker()
+    with pytest.raises(TypeError, match="'prot', did you mean 'port'"):
+        misspelt.to_dist(prot=12)
+    with pytest.raises(TypeError, match="'timout', did you mean 'timeout'"):
+        remote(Worker).options(timout=3)
     with pytest.raises(ConfigError, match="own_process"):
         DistConf(host="h", port=1, own_process=True)
     with pytest.raises(ConfigError, match="already"):

@@ -83,7 +83,10 @@ def test_the_token_file_is_readable_by_its_user_only(monkeypatch: pytest.MonkeyP
     assert "x" * 16 not in repr(Token("x" * 16))
 
 
-def test_a_wrong_token_is_rejected_on_both_sides(here: RpcAgentServerLauncher) -> None:
+def test_a_wrong_token_is_rejected_on_both_sides(
+    here: RpcAgentServerLauncher, caplog: pytest.LogCaptureFixture, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.transport.server._LOG_EVERY", 0.0)
     program = (
         "from tests.remote.agents import Worker\n"
         f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
@@ -94,6 +97,7 @@ def test_a_wrong_token_is_rejected_on_both_sides(here: RpcAgentServerLauncher) -
     )
     assert "AccessDenied" in done.stdout
     assert "PARAGENT_TOKEN" in done.stdout
+    eventually(lambda: "wrong token" in caplog.text)
     assert at(here).add(1) == 2
 
 

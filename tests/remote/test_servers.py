@@ -42,11 +42,13 @@ def test_a_launcher_serves_in_this_process_and_in_a_subprocess() -> None:
     with RpcAgentServerLauncher() as here:
         assert here.port > 0
         assert at(here).add(1) == 2
-        with pytest.raises(ConfigError, match="in use"):
+        with pytest.raises(ConfigError, match="the port is in use; choose another port"):
             RpcAgentServerLauncher(port=here.port).launch(in_subprocess=False)
-        with pytest.raises(ConfigError, match="in use"):
+        with pytest.raises(ConfigError, match="the port is in use; choose another port"):
             RpcAgentServerLauncher(port=here.port).launch(in_subprocess=True)
     here.shutdown()
+    with pytest.raises(ConfigError, match="this is not an address of this host"):
+        RpcAgentServerLauncher("192.0.2.1").launch(in_subprocess=False)
     for wrong in ({"port": "x"}, {"port": 99999}, {"host": ""}, {"custom_agent_classes": [3]}, {"lease": 0}):
         with pytest.raises(ConfigError):
             RpcAgentServerLauncher(**wrong)
@@ -56,7 +58,7 @@ def test_a_server_with_its_own_classes_accepts_no_code(closed: RpcAgentServerLau
     assert at(closed).reply(Msg("user", {"deep": [1, 2]})).content == {"deep": [1, 2]}
     moved = Worker("moved", start=4).to_dist(host=closed.host, port=closed.port)
     assert moved.note({"a": (1, 2)}) == 5
-    with pytest.raises(AccessDenied, match="custom_agent_classes"):
+    with pytest.raises(AccessDenied, match=r"custom_agent_classes there \(paragent agent-server: --module\)"):
         at(closed, Slow, 0.0).where().result(10)
 
     class Smuggler:

@@ -6,7 +6,7 @@ import functools
 from abc import ABCMeta
 from collections.abc import Awaitable
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paragent._internal.ids import new_id
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from paragent.remote import DistConf
     from paragent.transport import TlsConf
 
-__all__ = ["AgentBase", "Reply", "answer_of", "ask", "name_of", "replies_async", "require_agent"]
+__all__ = ["AgentBase", "Reply", "answer_of", "ask", "name_of", "replies_async", "require_agent", "suggests_arguments"]
+
+F = TypeVar("F", bound=FunctionType)
 
 
 class _AgentMeta(ABCMeta):
@@ -60,6 +62,24 @@ def _start_fork_server() -> None:
     fork_server()
 
 
+def suggests_arguments(function: F) -> F:
+    """Have a function with keyword arguments suggest a name when a caller misspells one."""
+    known = function.__code__.co_varnames[1 : function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in known:
+                from paragent._internal.text import suggestion
+
+                names = f"The arguments are: {', '.join(known)}"
+                hint = suggestion(name, known) or ";"
+                raise TypeError(f"{function.__name__}() has no argument {name!r}{hint} {names}")
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 class AgentBase(metaclass=_AgentMeta):
     """An agent: it has a name and replies to messages.
 
@@ -91,6 +111,7 @@ class AgentBase(metaclass=_AgentMeta):
     def __call__(self, x: Any = None) -> Any:
         return self.reply(x)
 
+    @suggests_arguments
     def to_dist(
         self,
         host: str | None = None,

@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.validation import seconds
-from paragent.agents.base import AgentBase, name_of
+from paragent.agents.base import AgentBase, name_of, suggests_arguments
 from paragent.errors import ConfigError, Unserialisable
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.placement import DistConf, link_for
@@ -54,6 +54,7 @@ class RpcAgent(AgentBase):
             self.__paragent_link__.retire(self._child.end)
         return result
 
+    @suggests_arguments
     def options(self, *, timeout: float | None) -> Any:
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
 

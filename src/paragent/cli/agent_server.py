@@ -28,7 +28,15 @@ _TIMEOUT = 10.0
 
 def add(subparsers: Subparsers) -> None:
     """Add the commands."""
-    server = add_command(subparsers, "agent-server", "run an agent server, or inspect or stop a running one")
+    server = add_command(
+        subparsers,
+        "agent-server",
+        "run an agent server, or inspect or stop a running one",
+        "Run an agent server, or inspect or stop a running one. Clients must know the server's token. It is the variable "
+        "PARAGENT_TOKEN (at least 16 characters) or else the content of ~/.config/paragent/token, which paragent creates. "
+        "Programs of the same user on this host read that file. For a client on another host, copy the token and set it as "
+        "PARAGENT_TOKEN there.",
+    )
     server.add_argument(
         "action",
         nargs="?",
@@ -45,6 +53,11 @@ def add(subparsers: Subparsers) -> None:
     )
     server.add_argument(
         "--accept-code", action="store_true", help="with --module: also accept classes that clients send"
+    )
+    server.add_argument(
+        "--accept-state",
+        action="store_true",
+        help="with --module: accept agents that clients move here in any state, without running their constructors",
     )
     server.add_argument(
         "--peer-ca",
@@ -98,6 +111,7 @@ def run(options: argparse.Namespace) -> int:
         tls=tls_conf(options),
         peer_tls=_peer_tls(options),
         trusted_servers=options.trusted_server,
+        accept_state=options.accept_state or None,
         lease=options.lease,
     )
     offered = ", ".join(sorted(cls.__name__ for cls in classes)) if classes else "all classes that clients send"

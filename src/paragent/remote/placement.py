@@ -81,7 +81,9 @@ class DistConf:
         if isinstance(given, Mapping):
             reject_unknown("to_dist", "setting", given, [field.name for field in fields(cls)])
             return cls(**given)
-        raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}")
+        host, colon, port = given.rpartition(":") if isinstance(given, str) else ("", "", "")
+        hint = f"; write to_dist={{'host': {host!r}, 'port': {port}}}" if colon and port.isdigit() else ""
+        raise ConfigError(f"to_dist must be True, a mapping or a DistConf, not {given!r}{hint}")
 
 
 _CHILD = DistConf()
@@ -176,5 +178,5 @@ def _check_trusted(address: Address) -> None:
     if trusted is not None and address not in trusted:
         raise AccessDenied(
             f"agents of a restricted server may not use agents at {address}, because their results would be unpickled; if you "
-            f"trust that server, add {str(address)!r} to trusted_servers"
+            f"trust that server, add {str(address)!r} to trusted_servers (paragent agent-server: --trusted-server)"
         )

@@ -28,7 +28,7 @@ class Address(NamedTuple):
         """Return a checked address; the port may be a number or its digits.
 
         Raises:
-            ConfigError: the host is empty or the port is not a number between 0 and 65535.
+            ConfigError: the host is empty or a URL, or the port is not a number between 0 and 65535.
         """
         try:
             number = int(port)
@@ -38,6 +38,11 @@ class Address(NamedTuple):
             raise ConfigError(f"port must be a number between 0 and 65535, not {port!r}")
         if not isinstance(host, str) or not host:
             raise ConfigError(f"host must be a name or an IP address, not {host!r}")
+        if "/" in host:
+            from urllib.parse import urlsplit  # not at the top: it is used only for this message
+
+            bare = urlsplit(host if "://" in host else f"//{host}").hostname or "localhost"
+            raise ConfigError(f"host must be a name or an IP address: write {bare!r} instead of {host!r}")
         return cls(host, number)
 
     @property

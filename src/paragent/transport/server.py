@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -152,10 +154,7 @@ class RpcServer:
                 port = server.add_secure_port(self._address.target, self._tls.server_credentials())
         except RuntimeError as error:
             await server.stop(None)
-            raise ConfigError(
-                f"cannot listen at {self._address}: the port is in use, or the host is not this one; choose another port, or "
-                "stop the program that uses it"
-            ) from error
+            raise ConfigError(f"cannot listen at {self._address}: {_why_not(self._address)}") from error
         before = asyncio.all_tasks()
         await server.start()
         for task in asyncio.all_tasks() - before:
@@ -208,7 +207,7 @@ class RpcServer:
             try:
                 side = ServerSide(self._token)
                 await stream.write(side.challenge(await stream.read()))
-                hello = side.admit(await stream.read())
+                hello = side.admit(await self._second(stream))
             finally:
                 self._handshakes.pop(limit, None)
         service = self._services.get(side.service)
@@ -218,6 +217,16 @@ class RpcServer:
         welcome, admitted = service.welcome(hello)
         await stream.write(encode_message({"welcome": welcome}))
         return service, admitted
+
+    async def _second(self, stream: ServerStream) -> bytes:
+        """Return the client's second message. A client with a different token sends none: it does not trust this server."""
+        try:
+            return await stream.read()
+        except ServerLost:
+            raise ServerLost(
+                "probably a wrong token: the client closed the stream when it had read the server's proof, as a client with a "
+                "different token does"
+            ) from None
 
     async def _serve(self, service: Service, stream: ServerStream, admitted: Any, context: Any) -> None:
         try:
@@ -236,6 +245,33 @@ class RpcServer:
             )
             self._rejections, self._last_logged = 0, now
         await context.abort(code, reason)
+
+
+def _why_not(address: Address) -> str:
+    """Return why gRPC cannot listen at an address and what to do: gRPC's own error does not say."""
+    found = set()
+    try:
+        for family, kind, _, _, target in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                found.add(_bind_error(probe, target))
+    except OSError as error:
+        return f"{error.strerror}; use a name or an address of this host"
+    if errno.EADDRINUSE in found:
+        return "the port is in use; choose another port, or stop the program that uses it"
+    if errno.EADDRNOTAVAIL in found:
+        return "this is not an address of this host; use one of its addresses, or 0.0.0.0 for all of them"
+    if errno.EACCES in found:
+        return "ports below 1024 need the rights of root; choose another port"
+    return "the port is in use, or the host is not this one; choose another port, or stop the program that uses it"
+
+
+def _bind_error(probe: socket.socket, target: Any) -> int:
+    try:
+        probe.bind(target)
+    except OSError as error:
+        return error.errno or 0
+    return 0
 
 
 def _peer_of(context: Any) -> str:

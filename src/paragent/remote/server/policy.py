@@ -91,7 +91,7 @@ class Policy:
         if not self.accept_code:
             raise AccessDenied(
                 f"this server runs only its own agent classes ({', '.join(sorted(self._by_qualname)) or 'none'}), "
-                f"not {qualname!r}; add it to custom_agent_classes there"
+                f"not {qualname!r}; add it to custom_agent_classes there (paragent agent-server: --module)"
             )
         cls = decode(value)
         if not isinstance(cls, type):
@@ -150,7 +150,8 @@ class Policy:
         if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
             raise AccessDenied(
                 f"this server accepts no private attributes and no custom state of a {cls.__name__} that is moved to it: "
-                f"use {cls.__name__}(..., to_dist=...), which runs the constructor on the server, or set accept_state=True there"
+                f"use {cls.__name__}(..., to_dist=...), which runs the constructor on the server, or start the server with "
+                "accept_state=True (paragent agent-server: --accept-state)"
             )
 
     def _read(self, value: tuple[Any, ...]) -> Any:
