@@ -107,8 +107,8 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def _settings_page() -> str:
     lines = [_SETTINGS_INTRODUCTION]
     for section, title in _SECTIONS.items():
-        lines += [f"## {title}", "", f"In Python: `config.{section}`.", ""]
-        lines += ["| flag | in Python | default | meaning |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", f"In Python: the fields of `config.{section}`.", ""]
+        lines += ["| flag | field | default | meaning |", "|---|---|---|---|"]
         for setting in all_settings():
             if setting.section != section:
                 continue
@@ -119,7 +119,7 @@ def _settings_page() -> str:
             )
             default = "" if setting.default in (None, "", False) else f"`{setting.default}`"
             lines.append(
-                f"| `{setting.flag}{value}` | `{section}.{setting.field}` | {default} | {_escape(_sentence(setting.help))} |"
+                f"| `{setting.flag}{value}` | `{setting.field}` | {default} | {_escape(_sentence(setting.help))} |"
             )
         lines.append("")
     return "\n".join(lines)
