@@ -30,6 +30,7 @@ def test_a_part_that_cannot_run_is_named_with_its_cure(
     assert "py: bubblewrap (bwrap) is not installed; install the package bubblewrap\n" in shown
     assert "install the package chromium\n" in shown
     assert "math-t0.8" in shown
+    assert "sample tasks of the environments rag. " in " ".join(shown.split())
     assert (tmp_path / "results" / "demo" / "rag" / "summary.json").exists()
 
 

@@ -208,7 +208,7 @@ def test_the_first_command_of_the_readme_shows_runs_in_a_browser(programs: Path,
     assert "Traceback" not in errors
     for text in ("200 responses", "times as fast", "math-t0.8", "paragent init my-project"):
         assert text in shown
-    skipped = shown.partition("Not run here\n")[2].splitlines()[:3]
+    skipped = shown.partition("Optional parts that this machine cannot run yet\n")[2].splitlines()[:3]
     assert [line.split()[0] for line in skipped] == ["py:", "web:", "desktops:"]
     assert all("install" in line for line in skipped)
 

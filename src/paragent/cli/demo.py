@@ -27,11 +27,12 @@ from paragent.runners import Runners
 from paragent.tasks import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rich.console import Console
 
     from paragent.cli.options import Subparsers
+    from paragent.rollout.prepare import RolloutPlan
     from paragent.store import Summary
     from paragent.tasks import TaskResponse
 
@@ -116,7 +117,7 @@ def _view(console: Console, options: argparse.Namespace) -> Iterator[None]:
 def _show_missing(console: Console, missing: dict[str, UsageError]) -> None:
     """Print what cannot run on this host: one line for each part."""
     if missing:
-        console.print("\n[bold]Not run here[/]")
+        console.print("\n[bold]Optional parts that this machine cannot run yet[/]")
         for part, problem in missing.items():
             line = f"  {part}: {_cure(part, problem)}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -253,32 +254,55 @@ def _show_rollouts(console: Console) -> dict[str, UsageError]:
     from paragent.cli.display import run_displayed
     from paragent.cli.tables import plain_table
 
-    temperatures = " and ".join(map(str, _TEMPERATURES))
-    console.print(
-        f"\n[bold]Rollouts[/]: a benchmark of math questions, {_ATTEMPTS} attempts at each, at the temperatures {temperatures}, "
-        f"and sample tasks of the environments {', '.join(_SAMPLE_MODES)}. The models `demo` and `demo-noisy` are scripted "
-        "policies, not LLMs; `demo-noisy` makes mistakes. The scores only show what a run looks like.\n",
-        highlight=False,
-    )
-    configs = {f"math, temperature {one}": _noisy_config(one) for one in _TEMPERATURES}
-    configs |= {mode: _sample_config(mode, mode, model="demo") for mode in _SAMPLE_MODES}
+    plans, missing = _rollout_plans()
+    _announce_rollouts(console, plans)
     table = plain_table("", "run", "rollouts", "score", "failed", "turns", "tool calls", "time")
     for column in table.columns[1:]:
         column.justify = "right"
-    missing: dict[str, UsageError] = {}
     worked = seconds = 0.0
-    for part, config in configs.items():
+    for part, plan in plans.items():
         try:
-            summary = run_displayed(config)
+            summary = run_displayed(plan)
         except UsageError as problem:
             missing[part] = problem
             continue
-        table.add_row(*_row(config.run.run_name, summary))
+        table.add_row(*_row(plan.path.name, summary))
         worked, seconds = worked + summary.seconds_worked, seconds + summary.seconds
     if table.rows:
         console.print(table)
         console.print(f"[bold green]{worked:.0f} s of rollouts in {seconds:.0f} s.[/]", highlight=False)
     return missing
+
+
+def _rollout_plans() -> tuple[dict[str, RolloutPlan], dict[str, UsageError]]:
+    """Return the benchmark runs that are possible on this host, and why the others are not."""
+    from paragent.rollout.prepare import prepare
+
+    configs = {f"math, temperature {one}": _noisy_config(one) for one in _TEMPERATURES}
+    configs |= {mode: _sample_config(mode, mode, model="demo") for mode in _SAMPLE_MODES}
+    plans: dict[str, RolloutPlan] = {}
+    missing: dict[str, UsageError] = {}
+    for part, config in configs.items():
+        try:
+            plans[part] = prepare(config)
+        except UsageError as problem:
+            missing[part] = problem
+    return plans, missing
+
+
+def _announce_rollouts(console: Console, plans: Collection[str]) -> None:
+    """Print what will run."""
+    samples = [mode for mode in _SAMPLE_MODES if mode in plans]
+    temperatures = " and ".join(str(one) for one in _TEMPERATURES)
+    parts = [f"a benchmark of math questions, {_ATTEMPTS} attempts at each, at the temperatures {temperatures}"]
+    parts = parts if len(samples) < len(plans) else []
+    parts += [f"sample tasks of the environments {', '.join(samples)}"] if samples else []
+    if parts:
+        console.print(
+            f"\n[bold]Rollouts[/]: {', and '.join(parts)}. The models `demo` and `demo-noisy` are scripted policies, not LLMs; "
+            "`demo-noisy` makes mistakes. The scores only show what a run looks like.\n",
+            highlight=False,
+        )
 
 
 def _row(run: str, summary: Summary) -> tuple[str, ...]:

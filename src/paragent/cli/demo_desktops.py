@@ -69,26 +69,26 @@ def _run_desktops(folder: Path, provider: str, settings: dict[str, Any]) -> Any:
     from paragent.cli.display import run_displayed
     from paragent.demo.samples import sample_options, sample_path
     from paragent.rollout import RolloutConfig
+    from paragent.rollout.prepare import prepare
 
     options = {name: str(value) for name, value in sample_options("osworld").items()}
-    return run_displayed(
-        RolloutConfig(
-            mode="osworld",
-            data=sample_path("osworld"),
-            task_id=list(_TASKS),
-            model="demo",
-            num_rollouts=_ROLLOUTS,
-            num_vms=_MACHINES,
-            use_vm_pool=True,
-            provider_name=provider,
-            headless=True,
-            output_dir=folder,
-            run_name=_RUN,
-            fresh=True,
-            env_option=options,
-            **settings,
-        )
+    config = RolloutConfig(
+        mode="osworld",
+        data=sample_path("osworld"),
+        task_id=list(_TASKS),
+        model="demo",
+        num_rollouts=_ROLLOUTS,
+        num_vms=_MACHINES,
+        use_vm_pool=True,
+        provider_name=provider,
+        headless=True,
+        output_dir=folder,
+        run_name=_RUN,
+        fresh=True,
+        env_option=options,
+        **settings,
     )
+    return run_displayed(prepare(config))
 
 
 def _show_results(console: Console, run: Path, provider: str, summary: Any) -> None:

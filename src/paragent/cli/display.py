@@ -15,8 +15,8 @@ from paragent.rollout.live_status import RunState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_status import RolloutProgress
+    from paragent.rollout.prepare import RolloutPlan
     from paragent.rollout.session import RolloutSession
     from paragent.store import Summary
 
@@ -46,12 +46,11 @@ def open_display(session: RolloutSession) -> Iterator[None]:
         lines.print(session.progress)
 
 
-def run_displayed(config: RolloutConfig) -> Summary:
+def run_displayed(plan: RolloutPlan) -> Summary:
     """Execute all pending rollouts, show the progress, and return the statistics of the run; see `run_parallel_rollout`."""
-    from paragent.rollout.prepare import prepare
     from paragent.rollout.session import RolloutSession
 
-    with RolloutSession(prepare(config)) as session, open_display(session):
+    with RolloutSession(plan) as session, open_display(session):
         return session.run()
 
 
