@@ -36,6 +36,7 @@ from paragent import (
 )
 from paragent.engines._worker_handle import WorkerSettings
 from paragent.runners.calls import IdSet
+from paragent.runners.progress import open_reporter
 from paragent.testing.agents import echo, fail, nap, sleep_interval
 from paragent.testing.programs import alive
 from tests.waiting import wait_until
@@ -124,7 +125,9 @@ def test_a_generator_must_yield_tasks() -> None:
 def test_invalid_configurations_are_rejected() -> None:
     with pytest.raises(ConfigError, match="RunConfig"):
         Runners.sync_run_task(Task(1, echo), {"worker_num": 2})  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match=r"no engine called 'lokal', did you mean 'local'. There are: .*inline, local"):
+    with pytest.raises(
+        UnknownName, match=r"no engine called 'lokal', did you mean 'local'. There are: .*inline, local"
+    ):
         Runners.sync_run_task(Task(1, echo), RunConfig(engine_name="lokal"))
     with pytest.raises(ConfigError, match="subclass of RuntimeEngine"):
         Runners.sync_run_task(Task(1, echo), RunConfig(cls=int))
@@ -201,6 +204,28 @@ def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureF
     Runners.sync_run_task([Task(1, fail), Task(1, echo)], ONE.with_settings(progress=True, job_name="lines"))
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
+
+
+def test_an_engine_that_starts_is_shown_as_starting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.runners.progress._INTERVAL", 0.0)
+    monkeypatch.setattr("paragent.runners.progress._LINE_INTERVAL", 0.0)
+    reporter = open_reporter(RunConfig(engine_name="ray", progress=True, job_name="r"), 5)
+    assert reporter is not None
+    reporter.note([], 5, starting=True)
+    reporter.note([], 5)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("r: 0 of 5 done, starting ray, 0 without success")
+    assert second.startswith("r: 0 of 5 done, 5 running")
+
+
+def test_progress_does_not_say_that_the_engine_starts_while_tasks_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.runners.progress._LINE_INTERVAL", 0.0)
+    Runners.sync_run_task([Task(1.0, nap)], ONE.with_settings(progress=True))  # one response, after a second
+    assert "0 of 1 done, 1 running" in capsys.readouterr().err
 
 
 def test_the_last_line_of_progress_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,9 +50,17 @@ class Reporter:
         self._report = report
         self._started = time.monotonic()
         self._last_report = 0.0
+        self._starting = False
 
-    def note(self, responses: Iterable[TaskResponse], under_way: int) -> None:
-        """Count new responses, and report if the last report is old enough."""
+    def note(self, responses: Iterable[TaskResponse], under_way: int, *, starting: bool = False) -> None:
+        """Count new responses, and report if the last report is old enough.
+
+        Args:
+            responses: the new responses.
+            under_way: tasks that were submitted and have not ended.
+            starting: whether the engine has no worker yet.
+        """
+        self._starting = starting
         for response in responses:
             self._progress.counts[response.status] += 1
         self._progress.under_way = under_way
@@ -73,6 +81,7 @@ class _Display(Reporter):
 
     def __init__(self, config: RunConfig, total: int | None) -> None:
         super().__init__(config, total, self._show)
+        self._engine_name = str(config.engine_name)
         self._bar: Any = None
         self._last_line = 0.0
         self._complete = False
@@ -82,9 +91,10 @@ class _Display(Reporter):
             self._bar.start()
 
     def _show(self, progress: Progress) -> None:
+        running = f"starting {self._engine_name}" if self._starting else f"{progress.under_way} running"
         bad = progress.done - progress.counts[TaskStatus.SUCCEEDED]
         if self._bar:
-            self._bar.update(self._task, completed=progress.done, under_way=progress.under_way, bad=bad)
+            self._bar.update(self._task, completed=progress.done, running=running, bad=bad)
         elif not self._complete and (
             progress.done == progress.total or progress.seconds - self._last_line >= _LINE_INTERVAL
         ):
@@ -92,7 +102,7 @@ class _Display(Reporter):
             self._last_line = progress.seconds
             of = "" if progress.total is None else f" of {progress.total}"
             sys.stderr.write(
-                f"{progress.job_name}: {progress.done}{of} done, {progress.under_way} running, {bad} without success, "
+                f"{progress.job_name}: {progress.done}{of} done, {running}, {bad} without success, "
                 f"{progress.seconds:.1f} s\n"
             )
 
@@ -124,8 +134,8 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("[cyan]{task.fields[under_way]} running[/] [red]{task.fields[bad]} without success"),
+        TextColumn("[cyan]{task.fields[running]}[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=safe_console(stderr=True),
     )
-    return bar, bar.add_task(title, total=total, under_way=0, bad=0)
+    return bar, bar.add_task(title, total=total, running="0 running", bad=0)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any
 
+from paragent.engines.base import RuntimeEngine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
 from paragent.execution import Ending
 from paragent.runners.calls import IdSet, Preparer, TaskSequence, cancelled, failed_before_start, require_task
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable
 
     from paragent.config import RunConfig
-    from paragent.engines import Call, RuntimeEngine
+    from paragent.engines import Call
     from paragent.tasks import Task
 
 __all__ = ["CANCEL_GRACE", "CANCEL_LIMIT", "Run", "complete", "iterate", "stream"]
@@ -75,6 +76,9 @@ class Run:
         """Tasks for `feed`."""
         self._reported: set[int] = set()
         """Responses in `ready` that the progress display has counted."""
+        records_workers = type(engine).worker_changes is not RuntimeEngine.worker_changes
+        self._starting = records_workers and not lent
+        """Whether the engine has no worker yet, as far as the progress display knows."""
 
     def open(self) -> None:
         """Reserve the engine.
@@ -145,7 +149,11 @@ class Run:
             ready = self.ready
             new = [response for number, response in ready.items() if number not in self._reported]
             self._reported = set(ready)
-            self._reporter.note(new, self._dispatcher.outstanding)
+            self._starting = self._starting and not new and not self._has_worker()
+            self._reporter.note(new, self._dispatcher.outstanding, starting=self._starting)
+
+    def _has_worker(self) -> bool:
+        return any(change.event == "ready" for change in self._engine.worker_changes())
 
     def cancel(self, undrawn: Iterable[Task] = ()) -> None:
         """Stop everything; then `ready` has a response for each task that has none, including the `undrawn` ones."""
