@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
+SITE = "https://paragent.github.io/paragent/"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -29,3 +31,27 @@ def test_links_point_to_existing_files_and_headings(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             broken.append(target)
     assert not broken, broken
+
+
+def test_addresses_of_the_site_are_those_of_pages() -> None:
+    sources = [
+        path for path in (ROOT / "src" / "paragent").rglob("*") if path.suffix in {".py", ".md", ".toml", ".html"}
+    ]
+    sources += [*PAGES, ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in sources}
+    on_pypi = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
+    texts["README.md on PyPI"] = on_pypi(texts["README.md"], "0")
+    found = {
+        (name, page) for name, text in texts.items() for page in re.findall(rf"{re.escape(SITE)}([^\s\"'<>`)#]*)", text)
+    }
+    assert len({name for name, _ in found}) > 3  # otherwise the expression finds nothing
+    wrong = [(name, page) for name, page in sorted(found) if not is_page(page)]
+    assert not wrong, wrong
+
+
+def is_page(address: str) -> bool:
+    """Return whether an address, relative to the site, is that of a page: a folder with a slash at the end."""
+    folder = ROOT / "docs" / address
+    if address and not address.endswith("/"):
+        return False
+    return (folder / "index.md").is_file() or (address != "" and folder.with_suffix(".md").is_file())

@@ -55,7 +55,8 @@ _EXAMPLES = """paragent rollout: nothing was run, because no tasks are given. Th
   Desktop tasks of OSWorld, where 8 rollouts share 4 virtual machines:
     paragent rollout --mode osworld --data test_all.json --model gpt-4.1 --num-rollouts 8 --use-vm-pool --num-vms 4
 
-All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide: {guide}"""
+All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide:
+https://paragent.github.io/paragent/guide/rollouts/"""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     from paragent.rollout.prepare import prepare
 
     if len(options.arguments) == 1 and not any(_PREFIX + name in os.environ for name in ("DATA", "MODE", "ENV")):
-        print(_EXAMPLES.format(first=_first_example(), guide=_guide()), file=sys.stderr)
+        print(_EXAMPLES.format(first=_first_example()), file=sys.stderr)
         return 2
     config, model_chosen = _config(options)
     if options.view:
@@ -109,14 +110,6 @@ def _first_example() -> str:
         # The programs that the scripted policy writes are known, so they may run without a sandbox.
         mode = "py" if shutil.which("bwrap") else "py --sandbox none"
     return f"paragent rollout --mode {mode} --data sample --model demo"
-
-
-def _guide() -> str:
-    """Return the address of the guide to rollouts."""
-    from importlib import metadata
-
-    links = dict(link.split(", ", 1) for link in metadata.metadata("paragent").get_all("Project-URL") or ())
-    return f"{links.get('Documentation', 'docs').rstrip('/')}/guide/rollouts/"
 
 
 @contextlib.contextmanager
