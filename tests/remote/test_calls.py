@@ -316,6 +316,40 @@ def test_many_agents_share_a_few_processes() -> None:
     assert len({agent.pid().result(10) for agent in agents}) == len(os.sched_getaffinity(0))
 
 
+def test_an_error_that_nothing_has_used_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    monkeypatch.setattr("paragent.remote.unused_errors._EVERY", 0.0)
+    agent, other = remote(Worker), remote(Worker)
+    agent.fail("key").exception(10)
+    with pytest.raises(KeyError):
+        other.echo(agent.fail("key")).result(10)
+    assert agent.add(1).result(10) == 2
+    assert not caplog.records
+    agent.fail("value")  # dropped before it has failed
+    eventually(lambda: "ValueError: a value error" in caplog.text)
+    failed = agent.fail("own")
+    paragent.wait([failed])
+    assert repr(failed) == "<Result: failed>"
+    del failed
+    assert "OwnError: 7: because" in caplog.text
+    assert len(caplog.records) == 2
+
+
+def test_representations_do_not_wait(mark: Path) -> None:
+    agent = Worker("w", to_dist=True)
+    assert repr(agent).startswith("<RpcAgent Worker 'w' at ")
+    assert repr(Worker(name="k").to_dist()).startswith("<RpcAgent Worker 'k' at ")
+    blocked, result = agent.block_until(str(mark)), agent.echo([1])
+    assert repr(result) == "<Result: pending>"
+    mark.touch()
+    paragent.wait([blocked, result])
+    assert repr(result) == "<Result: arrived>"
+    assert result == [1]
+    assert repr(result) == "[1]"
+    assert repr(blocked) == repr(str(mark))  # a plain value needs no decoding
+
+
 def test_invalid_to_dist_settings_are_rejected() -> None:
     for wrong in ({"host": "localhost"}, {"port": 1}, {"hots": "x"}, {"host": "h", "port": "x"}, 3, {"timeout": 0}):
         with pytest.raises(ConfigError):

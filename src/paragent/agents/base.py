@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentBase", "Reply", "answer_of", "ask", "name_of", "replies_async", "require_agent", "suggests_arguments"]
 
-F = TypeVar("F", bound=FunctionType)
+F = TypeVar("F")
 
 
 class _AgentMeta(ABCMeta):
@@ -64,9 +64,11 @@ def _start_fork_server() -> None:
 
 def suggests_arguments(function: F) -> F:
     """Have a function with keyword arguments suggest a name when a caller misspells one."""
-    known = function.__code__.co_varnames[1 : function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+    original: Any = function
+    code = original.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
-    @functools.wraps(function)
+    @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
             if name not in known:
@@ -74,8 +76,8 @@ def suggests_arguments(function: F) -> F:
 
                 names = f"The arguments are: {', '.join(known)}"
                 hint = suggestion(name, known) or ";"
-                raise TypeError(f"{function.__name__}() has no argument {name!r}{hint} {names}")
-        return function(*args, **kwargs)
+                raise TypeError(f"{original.__name__}() has no argument {name!r}{hint} {names}")
+        return original(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 

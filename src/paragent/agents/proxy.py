@@ -36,7 +36,7 @@ class RpcAgent(AgentBase):
     first use.
     """
 
-    __slots__ = ("__paragent_link__", "_agent", "_child", "_original", "_owns", "_timeout")
+    __slots__ = ("__paragent_link__", "_agent", "_child", "_name", "_original", "_owns", "_timeout")
     __paragent_agent__: type = AgentBase
     __paragent_link__: Link
     _original: RpcAgent | None
@@ -63,7 +63,8 @@ class RpcAgent(AgentBase):
         """
         if timeout is not None:
             seconds(timeout, "timeout", none=True)
-        return _proxy(type(self).__paragent_agent__, self.__paragent_link__, self._agent, timeout, original=self)
+        cls = type(self).__paragent_agent__
+        return _proxy(cls, self.__paragent_link__, self._agent, timeout, self._name, original=self)
 
     def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
         """Raise `ConfigError`: the agent is already on a server."""
@@ -85,7 +86,8 @@ class RpcAgent(AgentBase):
         return sorted({*methods_of(cls), *attributes_of(cls), *_OWN})
 
     def __repr__(self) -> str:
-        return f"<RpcAgent {type(self).__paragent_agent__.__name__} at {self.__paragent_link__.address}>"
+        name = "" if self._name is None else f" {self._name!r}"
+        return f"<RpcAgent {type(self).__paragent_agent__.__name__}{name} at {self.__paragent_link__.address}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         agent = self._agent if type(self._agent) is tuple else (self.__paragent_link__.session, self._agent)
@@ -95,6 +97,7 @@ class RpcAgent(AgentBase):
             self.__paragent_link__.tls,
             agent,
             self._timeout,
+            self._name,
         )
 
     def __del__(self) -> None:
@@ -121,7 +124,16 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], where: A
     """
     conf = DistConf.of(where)
     link, child = link_for(conf)
-    return _proxy(cls, link, link.create_agent(cls, "init", args, kwargs), conf.timeout, child=child)
+    name = args[0] if args and _takes_name_first(cls) else kwargs.get("name")
+    number = link.create_agent(cls, "init", args, kwargs)
+    return _proxy(cls, link, number, conf.timeout, name if type(name) is str else None, child=child)
+
+
+@functools.cache
+def _takes_name_first(cls: type) -> bool:
+    """Return whether the first argument of the constructor is the name of the agent."""
+    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]
+    return code is not None and code.co_varnames[1 : code.co_argcount][:1] == ("name",)
 
 
 def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
@@ -142,17 +154,22 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
         if cls.__getstate__ is not object.__getstate__:
             raise Unserialisable(what, error.path, error.reason) from error.__cause__
         raise unserialisable(agent, what, "agent", error.__cause__ or error) from error.__cause__
-    return _proxy(cls, link, number, conf.timeout, child=child)
+    return _proxy(cls, link, number, conf.timeout, name_of(agent), child=child)
 
 
 def _revive(
-    cls: type, address: tuple[str, int, str], tls: Any, agent: tuple[str, int], timeout: float | None
+    cls: type,
+    address: tuple[str, int, str],
+    tls: Any,
+    agent: tuple[str, int],
+    timeout: float | None,
+    name: str | None = None,
 ) -> RpcAgent:
     """Return an unpickled proxy."""
     from paragent.remote.link import link_to
     from paragent.transport.address import Address
 
-    return _proxy(cls, link_to(Address(*address), tls), agent, timeout)
+    return _proxy(cls, link_to(Address(*address), tls), agent, timeout, name)
 
 
 def _proxy(
@@ -160,6 +177,7 @@ def _proxy(
     link: Link,
     agent: Any,
     timeout: float | None,
+    name: str | None,
     *,
     child: ChildServer | None = None,
     original: RpcAgent | None = None,
@@ -171,6 +189,7 @@ def _proxy(
         link: the link to its server.
         agent: its number, or session and number.
         timeout: the deadline of each call in seconds.
+        name: its name, if this process knows it.
         child: the process that the agent has for itself.
         original: the proxy that owns the agent, which the new proxy keeps alive; None: the new proxy owns it.
     """
@@ -179,6 +198,7 @@ def _proxy(
     put(proxy, "__paragent_link__", link)
     put(proxy, "_agent", agent)
     put(proxy, "_timeout", timeout)
+    put(proxy, "_name", name)
     put(proxy, "_child", child)
     put(proxy, "_original", original)
     put(proxy, "_owns", original is None)

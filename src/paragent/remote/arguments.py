@@ -66,6 +66,7 @@ class EncodedArguments:
     def _encode_call(self, call: RemoteCall, what: str, root: str) -> Any:
         """Return a reference to the result of a call, or its outcome if it is already here."""
         source = call.link
+        call.unused = False
         if source is not None and call.state == PENDING:
             pin = source.pin(call)
             if pin is not None:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import CallCancelled, UsageError
+from paragent.remote.unused_errors import warn_unused
 from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ class State(enum.IntEnum):
 PENDING, ENCODED, HELD, FAILED, READY, RAISED = (int(state) for state in State)
 """The states as integers: comparing them is faster than comparing members of an enum."""
 
+_SHOWN = {
+    PENDING: "pending",
+    ENCODED: "arrived",
+    HELD: "arrived, kept on the server until it is used",
+    FAILED: "failed",
+    RAISED: "failed",
+}
+"""What `repr` of a lazy result shows; the value itself once it is decoded."""
+
 _watchers_lock = threading.Lock()
 """Protects the watchers of every call. One lock serves all, as few calls have a watcher and it is held briefly."""
 
@@ -56,7 +66,7 @@ class RemoteCall:
     Any thread may read and wait. The call is settled once, by the I/O loop of its link or by the thread that loses the link.
     """
 
-    __slots__ = ("__weakref__", "_watchers", "keeps", "link", "number", "size", "state", "value")
+    __slots__ = ("__weakref__", "_watchers", "keeps", "link", "number", "size", "state", "unused", "value")
 
     def __init__(self, link: Link | None = None, number: int = 0) -> None:
         self.link, self.number = link, number
@@ -67,6 +77,8 @@ class RemoteCall:
         """Depends on the state: an encoded value or error, the value itself, the exception, or what pins the result."""
         self.keeps: list[Any] | None = None
         """Results and proxies among the arguments: they must live until the call has ended."""
+        self.unused: bool | None = None
+        """True: the result was dropped before the call had ended. False: another call uses the result. None: neither."""
         self._watchers: list[Any] | None = None
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -120,6 +132,8 @@ class RemoteCall:
         self.value = value
         self.state = state
         self.keeps = None
+        if state == FAILED and self.unused:
+            warn_unused(value)
         if self._watchers is None:
             return
         with _watchers_lock:
@@ -194,6 +208,14 @@ class Result:
     def __init__(self, call: RemoteCall) -> None:
         # Not a plain name: other attributes are those of the value.
         self.__paragent_call__ = call
+
+    def __del__(self) -> None:
+        call = self.__paragent_call__
+        if call.unused is None:
+            if call.state == PENDING:
+                call.unused = True  # `settle` warns if the call fails
+            elif call.state == FAILED:
+                warn_unused(call.value)
 
     def done(self) -> bool:
         """Return whether the call has ended: with a value, an error or by cancellation."""
@@ -284,8 +306,9 @@ class Result:
         return format(self.result(), spec)
 
     def __repr__(self) -> str:
-        call = self.__paragent_call__
-        return repr(call.value) if call.state == READY else f"<Result {State(call.state).name.lower()}>"
+        state, value = self.__paragent_call__.state, self.__paragent_call__.value
+        here = state == READY or (state == ENCODED and type(value) is not tuple)
+        return repr(value) if here else f"<Result: {_SHOWN[state]}>"
 
     def __eq__(self, other: object) -> bool:
         return bool(self.result() == value_of(other))
