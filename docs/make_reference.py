@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Arg
 
 
 def _command(parser: argparse.ArgumentParser, level: int) -> list[str]:
-    lines = [f"{'#' * level} {parser.prog}", "", _escape(_sentence(parser.description or "")), ""]
+    lines = [f"{'#' * level} {parser.prog}", "", *_paragraphs(parser.description or "")]
     usage = re.sub(r"^ {7}", "", parser.format_usage().removeprefix("usage: "), flags=re.MULTILINE).strip()
     if parser.prog == "paragent rollout":
         usage = "paragent rollout [--flag VALUE ...]"
@@ -86,6 +87,15 @@ def _command(parser: argparse.ArgumentParser, level: int) -> list[str]:
     for command, _ in _subcommands(parser):
         lines += _command(command, min(level + 1, 4))
     return lines
+
+
+def _paragraphs(description: str) -> Iterator[str]:
+    """Yield the lines of a description; indented paragraphs are commands, which stay as they are."""
+    for paragraph in description.split("\n\n"):
+        if paragraph.startswith(" "):
+            yield from ("```text", textwrap.dedent(paragraph), "```", "")
+        else:
+            yield from (_escape(_sentence(paragraph)), "")
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ def test_addresses_of_the_site_are_those_of_pages() -> None:
     ]
     sources += [*PAGES, ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in sources}
-    on_pypi = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of distutils, which setuptools imports
+        on_pypi = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
     texts["README.md on PyPI"] = on_pypi(texts["README.md"], "0")
     found = {
         (name, page) for name, text in texts.items() for page in re.findall(rf"{re.escape(SITE)}([^\s\"'<>`)#]*)", text)
