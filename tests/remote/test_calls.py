@@ -340,7 +340,8 @@ def test_representations_do_not_wait(mark: Path) -> None:
     agent = Worker("w", to_dist=True)
     assert repr(agent).startswith("<RpcAgent Worker 'w' at ")
     assert repr(Worker(name="k").to_dist()).startswith("<RpcAgent Worker 'k' at ")
-    blocked, result = agent.block_until(str(mark)), agent.echo([1])
+    blocked: Any = agent.block_until(str(mark))
+    result = agent.echo([1])
     assert repr(result) == "<Result: pending>"
     mark.touch()
     paragent.wait([blocked, result])
