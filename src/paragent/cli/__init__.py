@@ -60,7 +60,7 @@ _EXAMPLES = """examples:
   paragent doctor                                            see what this machine can run
   paragent rollout --mode math --data sample --model demo    run a small benchmark, without a key
   paragent view                                              look at the results in a browser
-  paragent agent-server --port 12010                         serve remote agents of other processes and hosts
+  paragent agent-server --port 12010                         run remote agents of other programs on this host
 
 Tasks and remote agents are written in Python; the tutorials begin with a few lines:
   https://paragent.github.io/paragent/tutorials/tasks/
