@@ -71,6 +71,7 @@ def test_without_a_command_there_are_examples(capsys: pytest.CaptureFixture[str]
     ("arguments", "problem", "suggestion"),
     [
         (["rolout"], "there is no command 'rolout'", "rollout"),
+        (["run"], "there is no command 'run'", "runs"),
         (["pool", "serv"], "there is no command 'serv'", "serve"),
         (["rollout", "--num-rolouts", "3"], "there is no flag --num-rolouts", "--num-rollouts"),
         (["rollout", "--num-rolouts=3"], "there is no flag --num-rolouts", "--num-rollouts"),

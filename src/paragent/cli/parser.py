@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["CommandParser"]
 
 _WRONG_USAGE = 2
-_SHORTEST = 4
-"""Letters of a name for which a similar one is suggested; among shorter names, such as csh and zsh, all are similar."""
+_SHORT = 3
+"""Letters of a name that is similar to many others, such as csh to zsh: only names with the same first letter are suggested."""
 _REQUIRED = "the following arguments are required: "
 """The beginning of a message of argparse."""
 
@@ -69,8 +69,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    if len(name.lstrip("-")) < _SHORTEST:
-        return ""
+    name = name.lstrip("-")
     bare = {one.lstrip("-"): one for one in known}  # the dashes would make all flags similar
-    close = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1, cutoff=0.65)
+    possible = [one for one in bare if len(name) > _SHORT or one[:1] == name[:1]]
+    close = difflib.get_close_matches(name, possible, n=1, cutoff=0.65)
     return f"; did you mean {bare[close[0]]}?" if close else ""
