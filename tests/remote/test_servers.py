@@ -134,6 +134,29 @@ def test_the_command_line_runs_queries_and_stops_a_server() -> None:
         assert process.wait(10) == 0
 
 
+def test_the_command_line_can_accept_any_state_of_moved_agents() -> None:
+    agent = Worker("moved", start=4)
+    vars(agent)["_private"] = 1
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        moved: Any = agent.to_dist(launcher.host, launcher.port)
+        with pytest.raises(AccessDenied, match=r"accept_state=True \(paragent agent-server: --accept-state\)"):
+            moved.note(1).result(10)
+    arguments = ["agent-server", "--port", "0", "--module", "tests.remote.agents", "--accept-state"]
+    process = subprocess.Popen([sys.executable, "-m", "paragent", *arguments], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        port = process.stdout.readline().split("localhost:")[1].split(":")[0]
+        moved = agent.to_dist("localhost", port)
+        assert moved.note(1).result(10) == 5
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_the_help_of_agent_servers_says_where_the_token_is() -> None:
+    text = " ".join(command("agent-server", "--help").split())
+    assert all(words in text for words in ("PARAGENT_TOKEN", "at least 16 characters", "~/.config/paragent/token"))
+
+
 @pytest.mark.slow
 def test_a_server_exits_with_status_0_on_a_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
