@@ -318,6 +318,14 @@ def test_options_are_checked_when_an_engine_is_opened(engine: str) -> None:
         open_engine(RunConfig(engine_name=engine, engine_options={"start_timeout": -1}))
 
 
+@pytest.mark.parametrize("engine", ["local", "inline"])
+def test_engines_of_this_host_reject_settings_of_clusters(engine: str) -> None:
+    with pytest.raises(ConfigError, match=f"the engine '{engine}' has no option 'address'"):
+        open_engine(RunConfig(engine_name=engine, engine_options={"address": "head:6379"}))
+    with pytest.raises(ConfigError, match=f"the engine '{engine}' runs on this host, so in_local=False cannot be used"):
+        open_engine(RunConfig(engine_name=engine, in_local=False))
+
+
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("spark", "pyspark")])
 def test_a_missing_extra_raises_an_error_with_the_install_command(
     engine: str, package: str, monkeypatch: pytest.MonkeyPatch
@@ -335,6 +343,8 @@ UNREACHABLE = [
     ("spark", {}, {"SPARK_MASTER": "spark://127.0.0.1:1"}, "does not answer"),
     ("spark", {}, {"SPARK_MASTER": ""}, "not set"),
     ("spark", {"master": "local[2]"}, {}, "needs a cluster"),
+    ("spark", {"master": "127.0.0.1:7077"}, {}, r"has no scheme; did you mean spark://127.0.0.1:7077\?"),
+    ("spark", {}, {"SPARK_MASTER": "head"}, r"has no scheme; did you mean spark://head:7077\?"),
 ]
 
 
@@ -355,6 +365,23 @@ def test_an_unreachable_cluster_raises_an_error_within_seconds(
     with pytest.raises(EngineFailed, match=said):
         Runners.sync_run(1, agents.echo, config)
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        pytest.param(
+            "ray", {"address": "127.0.0.1:1"}, "the address '127.0.0.1:1' is a cluster", marks=pytest.mark.ray
+        ),
+        pytest.param("ray", {"address": "auto"}, "the address 'auto' is a cluster", marks=pytest.mark.ray),
+        pytest.param(
+            "spark", {"master": "spark://h:1"}, "the master 'spark://h:1' is a cluster", marks=pytest.mark.spark
+        ),
+    ],
+)
+def test_the_address_of_a_cluster_needs_in_local_false(engine: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(EngineFailed, match=f"{said}; add in_local=False to use it"):
+        Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine, engine_options=options))
 
 
 WITHOUT_JAVA = """

@@ -48,6 +48,35 @@ MISTAKES = (
         "ConfigError: the engine 'ray' has no option 'adress', did you mean 'address'? The options are:",
     ),
     _mistake(
+        "an option of a cluster for the local engine",
+        "config = RunConfig(engine_options={'address': 'head:6379'})\n"
+        "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
+        "ConfigError: the engine 'local' has no option 'address'. There are no options",
+    ),
+    _mistake(
+        "a cluster for the local engine",
+        "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), RunConfig(in_local=False))",
+        "ConfigError: the engine 'local' runs on this host, so in_local=False cannot be used; for a cluster, use",
+    ),
+    _mistake(
+        "the address of a Ray cluster without in_local=False",
+        "config = RunConfig(engine_name='ray', engine_options={'address': 'head:6379'})\n"
+        "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
+        "EngineFailed: the address 'head:6379' is a cluster; add in_local=False to use it",
+    ),
+    _mistake(
+        "the address of a Spark cluster without in_local=False",
+        "config = RunConfig(engine_name='spark', engine_options={'master': 'spark://head:7077'})\n"
+        "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
+        "EngineFailed: the master 'spark://head:7077' is a cluster; add in_local=False to use it",
+    ),
+    _mistake(
+        "a Spark master without spark://",
+        "config = RunConfig(engine_name='spark', in_local=False, engine_options={'master': '127.0.0.1:7077'})\n"
+        "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
+        "EngineFailed: the master '127.0.0.1:7077' has no scheme; did you mean spark://127.0.0.1:7077?",
+    ),
+    _mistake(
         "settings as a dictionary",
         "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), {'worker_num': 4})",
         "ConfigError: run_conf must be a RunConfig, not {'worker_num': 4}; write RunConfig(worker_num=8)",

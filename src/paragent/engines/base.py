@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paragent._internal.registry import Implementation, Registry, import_named
 from paragent._internal.text import counted
+from paragent._internal.validation import reject_unknown
 from paragent.errors import ConfigError, EngineFailed
 from paragent.worker.protocol import Call
 
@@ -29,6 +30,7 @@ __all__ = [
     "describe_loss",
     "lost_calls",
     "open_engine",
+    "require_no_cluster_settings",
     "thread_failure",
 ]
 
@@ -142,6 +144,20 @@ class RuntimeEngine(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def require_no_cluster_settings(engine: str, config: RunConfig) -> None:
+    """Check that a configuration has no settings that the engines of this host would ignore.
+
+    Raises:
+        ConfigError: it has engine options, or `in_local=False`.
+    """
+    reject_unknown(f"the engine {engine!r}", "option", map(str, config.engine_options), ())
+    if not config.in_local:
+        raise ConfigError(
+            f"the engine {engine!r} runs on this host, so in_local=False cannot be used; for a cluster, use "
+            "engine_name='ray' or engine_name='spark'"
+        )
 
 
 def thread_failure(name: str, error: BaseException) -> EngineFailed:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
-from paragent.engines.base import RuntimeEngine, WorkerChange, thread_failure
+from paragent.engines.base import RuntimeEngine, WorkerChange, require_no_cluster_settings, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.worker.executor import CallExecutor
@@ -30,9 +30,14 @@ class InlineRuntime(RuntimeEngine):
 
     Agents and inputs are serialised as on every engine, so calls share no state, and objects that cannot be serialised are
     reported here too. Native code that hangs is abandoned, not stopped; a call that kills its process kills this process.
+
+    Raises:
+        ConfigError: there are engine options, or `in_local` is False. A subclass may use both.
     """
 
     def __init__(self, config: RunConfig) -> None:
+        if type(self) is InlineRuntime:
+            require_no_cluster_settings("inline", config)
         super().__init__(config)
         self._calls: dict[int, Call] = {}
         self._starts: dict[int, float] = {}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.engines._scheduler import max_held
 from paragent.engines._worker_handle import ProcessHandle, WorkerHandle, WorkerSettings
+from paragent.engines.base import require_no_cluster_settings
+
+if TYPE_CHECKING:
+    from paragent.config import RunConfig
 
 __all__ = ["LocalRuntime"]
 
@@ -14,7 +20,15 @@ class LocalRuntime(ProcessPoolRuntime):
 
     The processes are fresh interpreters, not forks: they inherit no lock, thread or open connection of the program, and the
     program needs no `if __name__ == "__main__"`.
+
+    Raises:
+        ConfigError: there are engine options, or `in_local` is False. A subclass may use both.
     """
+
+    def __init__(self, config: RunConfig) -> None:
+        if type(self) is LocalRuntime:
+            require_no_cluster_settings("local", config)
+        super().__init__(config)
 
     def start_workers(self, count: int) -> list[WorkerHandle]:
         """Start `count` processes."""

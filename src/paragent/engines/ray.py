@@ -68,6 +68,7 @@ class RayCluster(Cluster):
 
         host = None
         if not ray.is_initialized():
+            self._require_local_address()
             self._ours = True
             logging.getLogger("ray").setLevel(logging.ERROR)  # no messages about its start on the user's terminal
             if self._config.in_local:
@@ -134,6 +135,11 @@ class RayCluster(Cluster):
             ray.shutdown()
 
     # --- starting and connecting --------------------------------------------------------------------------------------
+
+    def _require_local_address(self) -> None:
+        address = self._options.get("address", "local")
+        if self._config.in_local and address != "local":
+            raise EngineFailed(f"the address {address!r} is a cluster; add in_local=False to use it")
 
     def _start_locally(self) -> None:
         import ray

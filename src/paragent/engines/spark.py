@@ -172,7 +172,15 @@ class SparkCluster(Cluster):
         return ended
 
     def shortage(self) -> str:
-        """Return how many tasks Spark runs at a time."""
+        """Return how many tasks Spark runs at a time, or why it may have no executors."""
+        if not self._context.master.startswith("local") and not self._count_executors():
+            memory = self._context.getConf().get("spark.executor.memory", "1g")
+            return (
+                f"Spark at {self._context.master} has started no executor. Either no node can hold one: each needs {memory} of "
+                "memory; lower spark.executor.memory or spark.executor.cores in engine_options={'conf': ...}. Or other "
+                "applications use all cores, or the executors cannot connect to this host. The web page of the master (port "
+                "8080) shows the nodes and the waiting applications"
+            )
         return (
             f"Spark at {self._context.master} runs {self._context.defaultParallelism} tasks at a time, and every worker "
             "occupies one. Lower worker_num, or let one Spark task run several workers: engine_options={'partitions': ...}"
@@ -238,8 +246,7 @@ class SparkCluster(Cluster):
         deadline = time.monotonic() + _EXECUTORS_TIMEOUT
         seen, since = 0, time.monotonic()
         while time.monotonic() < deadline:
-            executors = self._context._jsc.sc().statusTracker().getExecutorInfos()
-            count = len(executors) - 1  # the list includes the driver
+            count = self._count_executors()
             if count != seen:
                 seen, since = count, time.monotonic()
             slots = int(self._context.defaultParallelism)
@@ -248,12 +255,18 @@ class SparkCluster(Cluster):
             time.sleep(0.1)
         return self._config.workers
 
+    def _count_executors(self) -> int:
+        return len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the list includes the driver
+
     # --- the context --------------------------------------------------------------------------------------------------
 
     def _master(self) -> str:
         """Return the master to use."""
         conf = self._options.get("conf", {})
         named = self._options.get("master") or conf.get("spark.master")
+        if not self._config.in_local:
+            named = named or os.environ.get("SPARK_MASTER") or os.environ.get("MASTER")
+        _require_scheme(str(named or "local"))
         if self._config.in_local:
             if named is None:
                 return (
@@ -262,7 +275,6 @@ class SparkCluster(Cluster):
             if not str(named).startswith("local"):
                 raise EngineFailed(f"the master {named!r} is a cluster; add in_local=False to use it")
             return str(named)
-        named = named or os.environ.get("SPARK_MASTER") or os.environ.get("MASTER")
         if not named or str(named).startswith("local"):
             raise EngineFailed(
                 f"in_local=False needs a cluster, but the master is {named or 'not set'}: set "
@@ -299,6 +311,18 @@ class SparkCluster(Cluster):
 
 _PYTHON_LOCK = threading.Lock()
 """Protects the context's `pythonExec` while it differs from the user's choice."""
+
+
+def _require_scheme(master: str) -> None:
+    """Check the form of a master: without this, Spark fails with a stack trace of Java.
+
+    Raises:
+        EngineFailed: it is the address of a host.
+    """
+    if "://" in master or master == "yarn" or master.startswith("local"):
+        return
+    address = master if ":" in master else f"{master}:{_DEFAULT_PORT}"
+    raise EngineFailed(f"the master {master!r} has no scheme; did you mean spark://{address}?")
 
 
 def _driver_host(master: str) -> str:
