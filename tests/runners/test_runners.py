@@ -203,7 +203,7 @@ def test_progress_is_reported_to_a_function() -> None:
 def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Runners.sync_run_task([Task(1, fail), Task(1, echo)], ONE.with_settings(progress=True, job_name="lines"))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("lines: 2 of 2 done, 0 running, 1 without success")
+    assert last.startswith("lines: 2 of 2 done, 0 in progress, 1 without success")
 
 
 def test_an_engine_that_starts_is_shown_as_starting(
@@ -217,7 +217,7 @@ def test_an_engine_that_starts_is_shown_as_starting(
     reporter.note([], 5)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("r: 0 of 5 done, starting ray, 0 without success")
-    assert second.startswith("r: 0 of 5 done, 5 running")
+    assert second.startswith("r: 0 of 5 done, 5 in progress")
 
 
 def test_progress_does_not_say_that_the_engine_starts_while_tasks_run(
@@ -225,7 +225,7 @@ def test_progress_does_not_say_that_the_engine_starts_while_tasks_run(
 ) -> None:
     monkeypatch.setattr("paragent.runners.progress._LINE_INTERVAL", 0.0)
     Runners.sync_run_task([Task(1.0, nap)], ONE.with_settings(progress=True))  # one response, after a second
-    assert "0 of 1 done, 1 running" in capsys.readouterr().err
+    assert "0 of 1 done, 1 in progress" in capsys.readouterr().err
 
 
 def test_the_last_line_of_progress_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,10 +91,10 @@ class _Display(Reporter):
             self._bar.start()
 
     def _show(self, progress: Progress) -> None:
-        running = f"starting {self._engine_name}" if self._starting else f"{progress.under_way} running"
+        state = f"starting {self._engine_name}" if self._starting else f"{progress.under_way} in progress"
         bad = progress.done - progress.counts[TaskStatus.SUCCEEDED]
         if self._bar:
-            self._bar.update(self._task, completed=progress.done, running=running, bad=bad)
+            self._bar.update(self._task, completed=progress.done, state=state, bad=bad)
         elif not self._complete and (
             progress.done == progress.total or progress.seconds - self._last_line >= _LINE_INTERVAL
         ):
@@ -102,7 +102,7 @@ class _Display(Reporter):
             self._last_line = progress.seconds
             of = "" if progress.total is None else f" of {progress.total}"
             sys.stderr.write(
-                f"{progress.job_name}: {progress.done}{of} done, {running}, {bad} without success, "
+                f"{progress.job_name}: {progress.done}{of} done, {state}, {bad} without success, "
                 f"{progress.seconds:.1f} s\n"
             )
 
@@ -134,8 +134,8 @@ def _rich_bar(title: str, total: int | None) -> tuple[Any, Any]:
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("[cyan]{task.fields[running]}[/] [red]{task.fields[bad]} without success"),
+        TextColumn("[cyan]{task.fields[state]}[/] [red]{task.fields[bad]} without success"),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=safe_console(stderr=True),
     )
-    return bar, bar.add_task(title, total=total, running="0 running", bad=0)
+    return bar, bar.add_task(title, total=total, state="0 in progress", bad=0)
