@@ -384,6 +384,43 @@ def test_the_address_of_a_cluster_needs_in_local_false(engine: str, options: dic
         Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine, engine_options=options))
 
 
+WITHOUT_EXECUTORS = """
+import sys
+from paragent import EngineFailed, RunConfig, Runners
+conf = {"spark.executor.memory": "3g"}
+options = {"master": sys.argv[1], "start_timeout": 1, "conf": conf}
+try:
+    Runners.sync_run(1, len, RunConfig(engine_name="spark", in_local=False, worker_num=2, engine_options=options))
+except EngineFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.spark
+def test_a_spark_without_executors_raises_an_error_that_names_the_memory(tmp_path: Path) -> None:
+    """The cluster has a master and no node."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
+    with subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+        env={**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as master:
+        try:
+            assert master.stderr is not None
+            address = next(line.split()[-1] for line in master.stderr if "Starting Spark master at" in line)
+            program = [sys.executable, "-c", WITHOUT_EXECUTORS, address]
+            done = subprocess.run(program, capture_output=True, text=True, timeout=110, check=True)
+        finally:
+            master.kill()
+    assert "has started no executor. Either no node can hold one: each needs 3g of memory" in done.stdout
+
+
 WITHOUT_JAVA = """
 from paragent import EngineFailed, RunConfig, Runners
 try:
