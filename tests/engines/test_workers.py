@@ -178,6 +178,32 @@ def record_under_own_names(_: Any) -> str:
     return "answered"
 
 
+async def compute_or_nap(seconds: float) -> float:
+    """Block the event loop if `seconds` is negative, otherwise wait without blocking."""
+    if seconds < 0:
+        time.sleep(-seconds)
+    else:
+        await asyncio.sleep(seconds)
+    return seconds
+
+
+@pytest.mark.slow
+def test_tasks_get_the_time_back_in_which_another_one_blocked_the_event_loop() -> None:
+    others = [Task(1.0, compute_or_nap, id=str(i), timeout=1.5) for i in range(5)]
+    responses = Runners.sync_run_task(
+        [Task(-3.0, compute_or_nap, id="blocks", timeout=60.0), *others], RunConfig(worker_num=1)
+    )
+    assert all(response.success and response.executions == 1 for response in responses.values()), responses
+
+
+@pytest.mark.slow
+def test_a_task_without_a_limit_that_blocks_the_event_loop_does_not_stop_the_limits_of_others() -> None:
+    tasks = [Task(600.0, compute_or_nap, id="other", timeout=1.0), Task(-600.0, compute_or_nap, id="blocks")]
+    for response in Runners.iter_tasks(tasks, RunConfig(worker_num=1)):
+        assert (response.id, response.status) == ("other", TaskStatus.TIMED_OUT)
+        break
+
+
 def test_the_names_of_usage_are_plain_strings() -> None:
     response = Runners.sync_run(1, record_under_own_names, ONE)
     assert (response.answer, response.usage, response.executions) == ("answered", {"tokens": 3}, 1)

@@ -267,7 +267,7 @@ class ProcessHandle:
 
     def _start(self, settings: WorkerSettings) -> None:
         ours, theirs = socket.socketpair()
-        with theirs, _shared_memory(8 * max(settings.slots, 1)) as shared:
+        with theirs, _shared_memory(8 * (settings.slots + 2)) as shared:
             self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
             self._process = subprocess.Popen(
                 [*settings.command, "-c", _WORKER, _SOURCE_ROOT, str(theirs.fileno()), str(shared.fileno())],
@@ -444,18 +444,29 @@ class ProcessHandle:
         return call.number
 
     def _expired(self) -> dict[int, float]:
-        """Return the slots whose limit has passed with the seconds they ran, and set the next deadline."""
+        """Return the slots whose limit has passed with the seconds they ran, and set the next deadline.
+
+        Time in which an async call blocks the event loop counts only for itself, if its own limit ends that time.
+        """
         now = time.monotonic()
         expired: dict[int, float] = {}
         self.deadline = None
+        since, blocking = self._starts[-1], int(self._starts[-2]) - 1
+        blocked = now - since if blocking in self._limited else 0.0
         for slot, limit in self._limited.items():
             started = self._starts[slot]
             due = (started or now) + limit
+            if slot != blocking and self._is_async(slot):
+                due += blocked
             if due <= now:
                 expired[slot] = now - started
             elif self.deadline is None or due < self.deadline:
                 self.deadline = due
         return expired
+
+    def _is_async(self, slot: int) -> bool:
+        call = self._slots[slot]
+        return call is not None and call.is_async
 
     def _finish(self, report: WorkerReport, ending: Ending | None, expired: dict[int, float] | None = None) -> None:
         """End the process group and add an outcome for every call that the worker held.

@@ -481,6 +481,13 @@ class IsolationContract(EngineContract):
     def test_async_code_that_ignores_cancellation_loses_its_worker(self, tmp_path: Path) -> None:
         self._check_hang(agents.ignore_cancellation, tmp_path / "pid")
 
+    def test_time_in_which_a_task_blocks_the_loop_is_not_charged_to_others(self, tmp_path: Path) -> None:
+        others = [Task(0.3, agents.nap, id=str(i), timeout=2.0) for i in range(20)]
+        blocking = Task(str(tmp_path / "pid"), agents.block_the_loop, id="blocks", timeout=2.0)
+        responses = self.run_warm(blocking, *others)
+        assert responses.pop("blocks").status is TaskStatus.TIMED_OUT
+        assert all(response.success for response in responses.values()), responses
+
     def _check_hang(self, agent: Any, path: Path) -> None:
         neighbours = [Task(1.0, agents.nap, id=str(i)) for i in range(6)]
         responses = self.run_warm(Task(str(path), agent, id="hang", timeout=0.7), *neighbours)

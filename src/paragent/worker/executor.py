@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from paragent.serialization import Payload
     from paragent.tasks import ErrorInfo
+    from paragent.worker.loop_watch import BlockedLoop, LoopWatch
     from paragent.worker.protocol import Call
 
 __all__ = ["Admission", "CallExecutor", "StartTimes"]
@@ -98,8 +99,9 @@ class Abandoned(SystemExit):
 
 
 class StartTimes(Protocol):
-    """Receives the start time of each call by its number, for the enforcement of time limits from outside."""
+    """The start time of each call by its number, for the enforcement of time limits from outside; 0.0: not started."""
 
+    def __getitem__(self, number: int) -> float: ...
     def __setitem__(self, number: int, started: float) -> None: ...
 
 
@@ -114,6 +116,7 @@ class CallExecutor:
         starts: receives the `time.monotonic()` of each call's start.
         finished: called with the label of each call that ended, before its outcome is emitted; must not raise.
         failed: called with the name of a thread that ended unexpectedly and its error; None: end this process.
+        blocked: receives which async call blocks the event loop; None: nobody watches it.
     """
 
     def __init__(
@@ -126,11 +129,14 @@ class CallExecutor:
         starts: StartTimes,
         finished: Callable[[str], None],
         failed: Callable[[str, BaseException], object] | None = None,
+        blocked: BlockedLoop | None = None,
     ) -> None:
         self._emit = emit
         self._starts = starts
         self._finished = finished
         self._thread_failed = failed
+        self._blocked = blocked
+        self._watch: LoopWatch | None = None
         self.worker = here()
         self._sync_admission = Admission(sync_limit, self._start)
         self._async_admission = self._sync_admission if shared else Admission(async_limit, self._start)
@@ -206,10 +212,14 @@ class CallExecutor:
 
     def _loop_runs_another(self, number: int) -> bool:
         """Return whether the event loop is executing a step of another call."""
+        return self._number_in_loop() not in {None, number}
+
+    def _number_in_loop(self) -> int | None:
+        """Return the call of which the event loop is executing a step; None: none, or a task that a call created."""
         import asyncio
 
         current = asyncio.current_task(self._loop)
-        return any(task is current for other, (task, _) in self._running.copy().items() if other != number)
+        return next((number for number, (task, _) in self._running.copy().items() if task is current), None)
 
     def close(self) -> None:
         """End the event loop, then every thread after its current call; calls that hang in native code are not waited for.
@@ -345,6 +355,12 @@ class CallExecutor:
                     except RuntimeError:
                         loop.close()
                         raise
+                    if self._blocked is not None:
+                        from paragent.worker.loop_watch import LoopWatch
+
+                        self._watch = LoopWatch(
+                            loop, self._blocked, self._number_in_loop, self._charge, self._thread_failed
+                        )
                     self._loop, self._loop_thread = loop, thread
         return self._loop
 
@@ -371,6 +387,8 @@ class CallExecutor:
     def _spawn(self, call: Call, coroutine: Coroutine[Any, Any, None], limit: float | None) -> None:
         assert self._loop is not None
         timer = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
+        if timer and self._watch:
+            self._watch.wake()
         task = self._loop.create_task(coroutine)
         self._running[call.number] = (task, timer)
         task.add_done_callback(partial(self._ensure_outcome, call))
@@ -390,25 +408,39 @@ class CallExecutor:
                 result = await result
         except BaseException as error:  # noqa: BLE001 - anything that user code raises is an outcome
             ending, result = Ending.RAISED, error
-        _, timer = self._running.pop(call.number)
-        if timer:
-            timer.cancel()
+        self._leave_loop(call.number)
         ending = self._stopped.pop(call.number, ending)
         self._finish(call, self._outcome(call, ending, result, recording, started))
 
     def _ensure_outcome(self, call: Call, task: asyncio.Task[None]) -> None:
         """Emit an outcome for a call whose task ended without one: cancelled before its first step, or an internal error."""
-        running, timer = self._running.get(call.number, (None, None))
+        running, _ = self._running.get(call.number, (None, None))
         if running is not task:
             return  # it has its outcome; the number may already belong to another call
-        del self._running[call.number]
-        if timer:
-            timer.cancel()
+        self._leave_loop(call.number)
         outcome = Outcome(call.number, self._stopped.pop(call.number, Ending.RAISED), worker=self.worker)
         if outcome.ending is Ending.RAISED:
             error = None if task.cancelled() else task.exception()
             outcome.error = _error_info(error or RuntimeError("the task was cancelled before it started"))
         self._finish(call, outcome)
+
+    def _leave_loop(self, number: int) -> None:
+        _, timer = self._running.pop(number)
+        if timer:
+            timer.cancel()
+        if not self._running and self._watch:
+            self._watch.rest()
+
+    def _charge(self, blocking: int, seconds: float) -> None:
+        """Give the other calls the time back in which one call blocked the event loop."""
+        assert self._loop is not None
+        for number, (task, timer) in self._running.items():
+            if number != blocking and timer is not None:
+                if self._starts[number]:
+                    self._starts[number] += seconds
+                timer.cancel()
+                left = timer.when() - self._loop.time() + seconds
+                self._running[number] = (task, self._loop.call_later(left, self._expire, number))
 
     def _expire(self, number: int) -> None:
         self._stopped[number] = Ending.TIMED_OUT

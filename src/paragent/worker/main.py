@@ -20,6 +20,7 @@ from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload, add_code, drop_code, size_of
 from paragent.transport.framing import encode, read_frame, write_bytes
 from paragent.worker.executor import CallExecutor
+from paragent.worker.loop_watch import BlockedLoop
 from paragent.worker.output import Line, OutputCapture, forward_logs
 from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate
 
@@ -45,7 +46,8 @@ def main(socket_fd: int, starts_fd: int) -> None:
 
     Args:
         socket_fd: a socket connected to the owner.
-        starts_fd: shared memory into which the start time of each running call is written.
+        starts_fd: shared memory into which the start time of each running call is written, and which call blocks the event
+            loop: its number plus 1 (0: none), and since when.
     """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -66,6 +68,7 @@ def main(socket_fd: int, starts_fd: int) -> None:
         shared=setup.shared_limit,
         starts=starts,
         finished=output.finish,
+        blocked=_SharedBlockedLoop(starts),
     )
     gc.freeze()
     gc.enable()
@@ -83,6 +86,20 @@ def main(socket_fd: int, starts_fd: int) -> None:
     output.restore()
     queue.put(_End())
     writer.join()
+
+
+class _SharedBlockedLoop(BlockedLoop):
+    """Writes which call blocks the event loop into the last two numbers of the shared memory, where the owner reads it."""
+
+    def __init__(self, starts: memoryview[float]) -> None:
+        self._starts = starts
+
+    def begin(self, number: int, since: float) -> None:
+        self._starts[-1] = since
+        self._starts[-2] = number + 1
+
+    def end(self) -> None:
+        self._starts[-2] = 0.0
 
 
 class _SendQueue(SimpleQueue[Any]):
