@@ -653,7 +653,9 @@ def test_metric_may_select_a_score_of_the_environment(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"env": None, "mode": "rag", "data": sample_path("rag"), "limit": 2, "env_option": options}
     summary = run_parallel_rollout(config(tmp_path, model="demo", metric="citation", **chosen))
     assert (summary.mean, summary.scored) == (1.0, 2)
-    with pytest.raises(UnknownName, match="no metric called 'citatoin', did you mean 'citation'. There are: citation, contains"):
+    with pytest.raises(
+        UnknownName, match=r"no metric called 'citatoin', did you mean 'citation'. There are: citation, contains"
+    ):
         prepare(config(tmp_path, model="demo", metric="citatoin", **chosen))
 
 

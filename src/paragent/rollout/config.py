@@ -510,7 +510,9 @@ class Setting:
             converted = CONVERTERS[self.kind](in_seconds(value) if self.duration else value)
         except (ValueError, KeyError, TypeError):
             expected = DURATION if self.duration else KIND_NAMES[self.kind]
-            wrong = [one for one in value if "=" not in str(one)] if self.kind is dict and isinstance(value, list) else []
+            wrong = (
+                [one for one in value if "=" not in str(one)] if self.kind is dict and isinstance(value, list) else []
+            )
             raise ConfigError(f"{self.flag} must be {expected}, not {wrong[0] if wrong else value!r}") from None
         if self.least is not None:
             integer(converted, self.flag, least=self.least, none=self.optional)
