@@ -23,8 +23,11 @@ class CommandParser(argparse.ArgumentParser):
     """Parses a command or, with subcommands, the name of one.
 
     An error is one line without the list of all flags, which has 80 lines for `paragent rollout`. A command without the
-    subcommand that it needs prints its help.
+    subcommand that it needs prints its help. Flags cannot be abbreviated: `--attempt 3` would start three attempts.
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and exit with status 2."""
@@ -39,7 +42,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments. A command reports those that it does not know itself: argparse would do it without its name."""
         first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
-        if first.startswith("--") and not any(flag.startswith(first) for flag in self._option_string_actions):
+        if first.startswith("--") and first != "--" and first not in self._option_string_actions:
             self._reject([first])  # argparse would say that the command is missing
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
