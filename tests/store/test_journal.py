@@ -464,8 +464,10 @@ def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, 
     assert summary.mean is not None
     assert summary.interval is not None
     assert summary.standard_error is not None
-    assert summary.interval[1] - summary.mean == pytest.approx(1.959964 * summary.standard_error)
-    return summary.mean, summary.interval[1] - summary.mean
+    assert summary.margin == pytest.approx(1.959964 * summary.standard_error)
+    limits = (max(0.0, summary.mean - summary.margin), min(1.0, summary.mean + summary.margin))
+    assert summary.interval == pytest.approx(limits)
+    return summary.mean, summary.margin
 
 
 def test_repeated_identical_attempts_do_not_narrow_the_interval(tmp_path: Path) -> None:
@@ -482,6 +484,16 @@ def test_the_interval_equals_the_textbook_formula(tmp_path: Path) -> None:
     several = {"a": [1.0, 1.0, 0.0], "b": [0.0, 0.0, 0.0], "c": [1.0, 0.0, 0.0]}
     error = statistics.stdev([2 / 3, 0.0, 1 / 3]) / 3**0.5
     assert interval_of(several, tmp_path) == pytest.approx((1 / 3, 1.959964 * error))
+
+
+def test_the_interval_is_limited_only_if_all_scores_are_between_0_and_1(tmp_path: Path) -> None:
+    for name, scores, inside in (("a", [1.0, 1.0, 0.5], True), ("b", [1.0, 1.0, 0.5, 2.0], False)):
+        with Journal(tmp_path / name) as journal:
+            journal.add_tasks(tasks([str(n) for n in range(len(scores))]))
+            journal.record([result(str(n), 1, score=score) for n, score in enumerate(scores)])
+            interval = summarise(journal, 1).interval
+        assert interval is not None
+        assert (interval[1] <= 1.0) is inside
 
 
 def test_one_task_has_no_interval(tmp_path: Path) -> None:

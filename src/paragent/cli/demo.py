@@ -311,8 +311,7 @@ def _row(run: str, summary: Summary) -> tuple[str, ...]:
 
     with Journal(_FOLDER / run / JOURNAL_FILE, read_only=True) as journal:
         [(turns, calls)] = journal.rows("SELECT sum(turns), sum(tool_calls) FROM results WHERE final = 1")
-    low, high = summary.interval or (0.0, 0.0)
-    margin = f" ± {(high - low) / 2:.2f}" if high > low else ""
+    margin = f" ± {summary.margin:.2f}" if summary.margin else ""
     failed = sum(summary.failures.values())
     return (
         run,

@@ -88,9 +88,9 @@ def _machines(figures: dict[str, float]) -> str:
 
 def _margin(summary: Summary) -> str:
     """Return half the width of the 95 % interval of the score."""
-    if summary.interval is None or summary.mean is None:
+    if summary.margin is None:
         return ""
-    return f" ± {summary.interval[1] - summary.mean:.3f} (95 % interval)"
+    return f" ± {summary.margin:.3f} (95 % interval)"
 
 
 def _attempts(summary: Summary) -> str:

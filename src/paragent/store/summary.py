@@ -71,7 +71,7 @@ class Summary:
     standard_error: float | None
     """Of `mean`, clustered by task, because attempts at one task are not independent. None with fewer than two tasks."""
     interval: tuple[float, float] | None
-    """The 95 % interval of `mean`."""
+    """The 95 % interval of `mean`; within 0 and 1 if all scores are."""
     scored: int
     """Results with a score."""
     unscored: int = 0
@@ -108,6 +108,11 @@ class Summary:
     """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None if no machines were used."""
     out_of_turns: bool = False
     """Whether every rollout used up its turns and none has a score above 0."""
+
+    @property
+    def margin(self) -> float | None:
+        """Half the width of the 95 % interval before it is limited to 0 and 1; None if the interval is unknown."""
+        return None if self.standard_error is None else _Z_95 * self.standard_error
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -185,24 +190,28 @@ def final_failures(journal: Journal) -> dict[str, int]:
 
 def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
     """Return the means and the standard error. A completed rollout without a score is in neither mean."""
-    [(tasks, counted, total, scored, squares, products, sizes)] = journal.rows(
-        "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n) FROM ("
-        "SELECT count(*) AS n, total(score) AS s, count(score) AS scored FROM results "
+    [(tasks, counted, total, scored, squares, products, sizes, least, most)] = journal.rows(
+        "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n), min(least), max(most) "
+        "FROM (SELECT count(*) AS n, total(score) AS s, count(score) AS scored, min(score) AS least, max(score) AS most "
+        "FROM results "
         "WHERE final = 1 AND (score IS NOT NULL OR status NOT IN (?, ?)) GROUP BY task)",
         [RolloutStatus.COMPLETED, RolloutStatus.CANCELLED],
     )
     without_infrastructure = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
     mean = total / counted if counted else None
-    error = None
+    error = interval = None
     if mean is not None and tasks > 1:
         # Deviations of one task's attempts are summed before they are squared: what attempts have in common counts once.
         deviations = squares - 2 * mean * products + mean * mean * sizes
         error = math.sqrt(max(0.0, deviations) * tasks / (tasks - 1)) / counted
+        interval = (mean - _Z_95 * error, mean + _Z_95 * error)
+        if (least or 0.0) >= 0.0 and (most or 0.0) <= 1.0:
+            interval = (max(0.0, interval[0]), min(1.0, interval[1]))
     return {
         "mean": mean,
         "mean_without_infrastructure": total / without_infrastructure if without_infrastructure > 0 else None,
         "standard_error": error,
-        "interval": None if mean is None or error is None else (mean - _Z_95 * error, mean + _Z_95 * error),
+        "interval": interval,
         "scored": int(scored),
     }
 
