@@ -318,6 +318,21 @@ def test_dry_run_prints_the_machines(data: Path, capsys: Any) -> None:
     assert "machines of process: 3 shared" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("provider", "image", "message"),
+    [("qemu", "Ubuntu.qcow2", "neither a file nor a built image"), ("vmware", "Ubuntu.vmx", "is not a file")],
+)
+def test_dry_run_checks_the_image(
+    data: Path, tmp_path: Path, capsys: Any, provider: str, image: str, message: str
+) -> None:
+    arguments = ["rollout", "--env", f"{HERE}:Room", "--data", str(data), "--model", "demo", "--dry-run"]
+    arguments += ["--provider-name", provider, "--path-to-vm", str(tmp_path / image)]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    (tmp_path / image).touch()
+    assert main(arguments) == 0
+
+
 @pytest.fixture
 def pool() -> Iterator[VMPoolManager]:
     with VMPoolManager("process", 2, name="others") as made:

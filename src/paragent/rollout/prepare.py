@@ -419,13 +419,14 @@ def _machine_settings(config: RolloutConfig, environment: type[Environment]) -> 
     """Return the settings of machines, after checking the provider.
 
     Raises:
-        UsageError: the provider is unknown or not installed.
+        UsageError: the provider is unknown or not installed, or there is no such image.
     """
     from paragent.machines.providers import provider_class
 
+    settings = machine_settings(config, environment)
     if not config.machines.pool_address:
-        provider_class(config.machines.provider_name or DEFAULT_PROVIDER)
-    return machine_settings(config, environment)
+        provider_class(config.machines.provider_name or DEFAULT_PROVIDER).check_image(settings)
+    return settings
 
 
 def _workers(config: RolloutConfig) -> tuple[int, int]:

@@ -11,18 +11,18 @@ import stat
 import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paragent._internal.clock import monotonic
 from paragent._internal.processes import bound_to_parent, describe_exit, plain_environment
 from paragent._internal.validation import at_least, check_fields, optional, port, reject_unknown, seconds
-from paragent.errors import MachineFailed
+from paragent.errors import MachineFailed, UsageError
 from paragent.machines.cleanup import find_program, kill_owned, owned_processes
 from paragent.machines.guest_client import GuestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-    from pathlib import Path
 
     from paragent.machines.cleanup import Owner
     from paragent.machines.machine import Machine
@@ -36,6 +36,7 @@ __all__ = [
     "LocalProcesses",
     "MachineSettings",
     "Provider",
+    "check_file",
     "complete_or_undo",
     "parse_option",
     "read_logs",
@@ -110,6 +111,16 @@ class MachineSettings:
         reject_unknown(provider, "option", self.options, known)
 
 
+def check_file(path_to_vm: str | None) -> None:
+    """Check that the image, if it is set, is a file.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if path_to_vm and not Path(path_to_vm).is_file():
+        raise UsageError(f"path_to_vm={path_to_vm!r} is not a file; correct the path")
+
+
 def parse_option(text: Any) -> Any:
     """Return the value of an option that a user wrote as text: parsed as JSON if possible, otherwise unchanged."""
     try:
@@ -134,6 +145,14 @@ class Provider(ABC):
 
     def __init__(self, settings: MachineSettings, owner: Owner) -> None:
         self.settings, self.owner = settings, owner
+
+    @classmethod  # noqa: B027 - optional
+    def check_image(cls, settings: MachineSettings) -> None:
+        """Check that the image exists, quickly and without starting anything; a dry run calls it too.
+
+        Raises:
+            UsageError: there is no such image.
+        """
 
     @property
     def host_memory_mib(self) -> int | None:

@@ -17,7 +17,14 @@ import requests.exceptions
 from paragent._internal.ids import new_id
 from paragent.errors import MachineFailed, UsageError
 from paragent.machines.machine import Machine
-from paragent.machines.providers.base import AGENT_PORT, LOG_BYTES, MachineSettings, Provider, complete_or_undo
+from paragent.machines.providers.base import (
+    AGENT_PORT,
+    LOG_BYTES,
+    MachineSettings,
+    Provider,
+    check_file,
+    complete_or_undo,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -73,10 +80,13 @@ class DockerProvider(Provider):
                 ) from error
         return self._client
 
+    @classmethod
+    def check_image(cls, settings: MachineSettings) -> None:
+        check_file(settings.path_to_vm)
+
     async def prepare(self) -> None:
         client = await self._docker()
-        if self.settings.path_to_vm and not Path(self.settings.path_to_vm).is_file():
-            raise UsageError(f"path_to_vm={self.settings.path_to_vm!r} is not a file; correct the path")
+        self.check_image(self.settings)
         try:
             await self._do(lambda: client.images.get(self._image))
         except MachineFailed as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from paragent._internal.ids import new_id
 from paragent.errors import ConfigError, MachineFailed, UsageError
 from paragent.machines.machine import Machine
-from paragent.machines.providers.base import AGENT_PORT, CommandLineTool, MachineSettings, Provider
+from paragent.machines.providers.base import AGENT_PORT, CommandLineTool, MachineSettings, Provider, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,9 +50,12 @@ class VmwareProvider(Provider):
     async def _do(self, command: str, *arguments: str, timeout: float = _SECONDS) -> str:
         return await self._vmrun.run("-T", self._type, command, *arguments, timeout=timeout)
 
+    @classmethod
+    def check_image(cls, settings: MachineSettings) -> None:
+        check_file(settings.path_to_vm)
+
     async def prepare(self) -> None:
-        if not self._base.is_file():
-            raise UsageError(f"path_to_vm={str(self._base)!r} is not a file; correct the path")
+        self.check_image(self.settings)
         wanted = self.settings.snapshot_name
         names = (await self._do("listSnapshots", str(self._base))).splitlines()[1:]
         if wanted and wanted not in [name.strip() for name in names]:

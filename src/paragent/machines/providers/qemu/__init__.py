@@ -149,6 +149,16 @@ class QemuProvider(Provider):
         """The name of the image; golden states of an earlier build of the same name are removed."""
         return self.settings.path_to_vm or ("desktop" if self.settings.desktop else "tiny")
 
+    @classmethod
+    def check_image(cls, settings: MachineSettings) -> None:
+        wanted = settings.path_to_vm
+        named = {*_BUILDERS, *(image.name for image in images() if image.part_of is None)}
+        if wanted is not None and wanted not in named and not Path(wanted).is_file():
+            known = ", ".join(sorted(named))
+            raise UsageError(
+                f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}; `paragent vm build` builds them"
+            )
+
     def _image(self) -> Image | None:
         """Return the built image with this name or disk; None for a disk of the user."""
         wanted = self.image_name
@@ -160,11 +170,7 @@ class QemuProvider(Provider):
         for image in named.values():
             if image.disk is not None and image.disk.resolve() == Path(wanted).resolve():
                 return image
-        if not Path(wanted).is_file():
-            known = ", ".join(sorted({*_BUILDERS, *named}))
-            raise UsageError(
-                f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}; `paragent vm build` builds them"
-            )
+        self.check_image(self.settings)
         return None
 
     def _disk_file(self) -> Path:
