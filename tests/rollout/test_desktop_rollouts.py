@@ -186,6 +186,27 @@ def test_skipped_tasks_are_printed(index: Path, tmp_path: Path, capsys: pytest.C
     assert "2 tasks" in reported.out
 
 
+def test_tasks_of_osworld_on_the_built_image_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = {"instruction": "Do it.", "evaluator": {"func": "infeasible"}}
+    for domain in ("gimp", "own"):
+        folder = tmp_path / "examples" / domain
+        folder.mkdir(parents=True)
+        (folder / f"{domain}1.json").write_text(json.dumps({"id": f"{domain}1", **one}))
+    index = tmp_path / "all.json"
+    index.write_text(json.dumps({"gimp": ["gimp1"], "own": ["own1"]}))
+    arguments = ["rollout", "--mode", "osworld", "--data", str(index), "--model", "demo", "--dry-run"]
+    assert main([*arguments, "--path-to-vm", "desktop"]) == 0
+    assert "the scores of 1 task are meaningless" in capsys.readouterr().err
+    (tmp_path / "Ubuntu.qcow2").touch()
+    for more in (
+        ["--task-id", "own1"],
+        ["--path-to-vm", str(tmp_path / "Ubuntu.qcow2")],
+        ["--provider-name", "process"],
+    ):
+        assert main([*arguments, *more]) == 0
+        assert "meaningless" not in capsys.readouterr().err
+
+
 def test_flags_reach_the_environment(index: Path) -> None:
     flags: dict[str, Any] = {
         "action_space": "pyautogui",

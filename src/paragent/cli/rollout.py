@@ -52,11 +52,20 @@ _EXAMPLES = """paragent rollout: nothing was run, because no tasks are given. Th
     export OPENAI_API_KEY=...
     paragent rollout --mode math --data tasks.jsonl --model gpt-4.1-mini --num-rollouts 20
 
-  Desktop tasks of OSWorld, where 8 rollouts share 4 virtual machines:
-    paragent rollout --mode osworld --data test_all.json --model gpt-4.1 --num-rollouts 8 --use-vm-pool --num-vms 4
+  Tasks of OSWorld on its image, where 8 rollouts share 4 virtual machines:
+    paragent rollout --mode osworld --data test_all.json --path-to-vm Ubuntu.qcow2 --model gpt-4.1 --num-rollouts 8 \\
+        --use-vm-pool --num-vms 4
 
 All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide:
 https://paragent.github.io/paragent/guide/rollouts/"""
+
+_DESKTOP = "desktop"
+"""The default image of OSWorld's tasks at the provider `qemu`."""
+_OSWORLD_DOMAINS = frozenset({
+    "chrome", "gimp", "libreoffice_calc", "libreoffice_impress", "libreoffice_writer", "multi_apps", "thunderbird", "vlc",
+    "vs_code",
+})  # fmt: skip
+"""Domains of OSWorld whose tasks need applications that the image `desktop` does not have."""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -92,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
         return _detach(options)
     plan = prepare(config)
     _print_skipped(plan)
+    _print_missing_applications(plan)
     if options.dry_run:
         return _dry_run(plan)
     if not confirmed:
@@ -159,6 +169,24 @@ def _print_skipped(plan: RolloutPlan) -> None:
     """Print the tasks that --skip-unsupported skips."""
     for task, needs in plan.benchmark.skipped.items():
         print(f"paragent: skipping {task}: it needs {', '.join(needs)}", file=sys.stderr)
+
+
+def _print_missing_applications(plan: RolloutPlan) -> None:
+    """Warn if tasks of OSWorld would run on the image `desktop`, which does not have their applications."""
+    from paragent.rollout.machines import DEFAULT_PROVIDER
+
+    machines = plan.config.machines
+    provider = None if machines.pool_address else machines.provider_name or DEFAULT_PROVIDER
+    image = str(machines.path_to_vm or _DESKTOP)
+    if plan.config.environment.mode != "osworld" or provider != "qemu" or image != _DESKTOP:
+        return
+    count = sum(task.metadata.get("domain") in _OSWORLD_DOMAINS for task in plan.benchmark)
+    if count:
+        print(
+            f"paragent: the image `{_DESKTOP}` has no LibreOffice, Chrome, GIMP or other application of OSWorld's image: the "
+            f"scores of {counted(count, 'task')} are meaningless. Use OSWorld's image: --path-to-vm Ubuntu.qcow2",
+            file=sys.stderr,
+        )
 
 
 def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
