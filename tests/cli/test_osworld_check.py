@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paragent.cli import main
-from paragent.errors import BadData, ConfigError
+from paragent.errors import BadData, ConfigError, MissingExtra
 from paragent.osworld.coverage import DIFFERENCES, coverage_of
 from paragent.osworld.evaluators.registry import GETTERS, METRICS
 from paragent.osworld.formats import read_tasks
@@ -172,3 +172,14 @@ def test_install_commands_are_printed_unchanged(index: Callable[..., Path], caps
 
 def test_a_list_of_tasks_has_no_domains() -> None:
     assert [found.domain for found in coverage_of([task("a"), task("b", snapshot="vlc")]).tasks] == ["", "vlc"]
+
+
+def test_a_missing_extra_is_one_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any, name: str) -> Any:
+        raise MissingExtra(name, extra="osworld", missing="PIL")
+
+    monkeypatch.setattr(type(METRICS), "load", refuse)
+    both = {"func": ["compare_images", "compare_pdfs"], "result": [RULE] * 2, "expected": [RULE] * 2}
+    tasks = [task("a", PLAIN | {"func": "compare_images"}), task("b", both)]
+    [need] = coverage_of(tasks).needs()
+    assert (need.what, need.tasks, need.unlocks) == ("pip install 'paragent[osworld]'", 2, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -139,10 +140,15 @@ class Coverage:
         wanted: Counter[str] = Counter()
         alone: Counter[str] = Counter()
         for task in self.tasks:
-            needed = [*task.missing, *([task.account] if task.account else []), *([_PROXY] if task.proxy else [])]
+            lacks = dict.fromkeys(_EXTRA.sub(r"\1", reason) for reason in task.missing)
+            needed = [*lacks, *([task.account] if task.account else []), *([_PROXY] if task.proxy else [])]
             wanted.update(needed)
             alone.update(needed if len(needed) == 1 else [])
         return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)
+
+
+_EXTRA = re.compile(r"^(pip install '[^']*').*")
+"""Evaluators and steps that need the same extra are one requirement."""
 
 
 def _order(need: Need) -> tuple[int, int, str]:
