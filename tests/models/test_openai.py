@@ -276,6 +276,20 @@ def test_requests_wait_in_order_and_cancelled_requests_leave_the_queue() -> None
         assert server.seen.most_in_flight == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_address_without_a_path_is_valid(stream: bool) -> None:
+    async def run(url: str) -> Completion:
+        model = open_model(ModelSettings(name="m", base_url=url, api_key="k", stream=stream, max_retries=0))
+        try:
+            return await model.complete(ASK, [])
+        finally:
+            await model.close()
+
+    with OpenAIServer(Script(default="4")) as server:
+        for url in (f"http://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.port}/"):
+            assert asyncio.run(run(url)).message["content"] == "4"
+
+
 def test_final_errors_are_not_retried() -> None:
     for fault, error in (
         (Fault(401), EndpointRefused),

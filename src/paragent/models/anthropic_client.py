@@ -41,7 +41,7 @@ class AnthropicClient:
             timeout=timeout,
             http_client=self._http,
         )
-        self.url = str(self._client.base_url)
+        self.url = f"{str(self._client.base_url).rstrip('/')}/"
         self.host = self._client.base_url.netloc.decode()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:

@@ -78,7 +78,7 @@ class EndpointClient:
             timeout=self._timeout,
             http_client=self._http,
         )
-        self.url = str(self._client.base_url)
+        self.url = f"{str(self._client.base_url).rstrip('/')}/"  # httpx adds none to an address without a path
         """The base URL, with a slash at the end."""
         self.host = self._client.base_url.netloc.decode()
         direct = is_direct(self.url)
