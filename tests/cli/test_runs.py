@@ -11,6 +11,7 @@ import pytest
 
 from paragent.cli import main
 from paragent.store import Journal, RolloutResult, RolloutStatus, RunDirectory, summarise
+from paragent.store.records import pack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing.export_contract import sample_run
 
@@ -133,6 +134,23 @@ def test_show_prints_the_kind_of_a_failure(tmp_path: Path, capsys: pytest.Captur
     run = made_run(tmp_path / "run", [failed("1")])
     assert main(["show", str(run), "1"]) == 0
     assert "1 attempt 1: failed, score unknown, ValueError\n" in capsys.readouterr().out
+
+
+def test_show_prints_the_answer_and_the_reason_of_its_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "It is 5."}]
+    noted = [{"kind": "score", "metric": "passed", "note": "AssertionError: [5]"}]
+    results = [scored("1", 0.0), scored("1", 0.0)]
+    results[0].trajectory = results[1].trajectory = pack_trajectory({"messages": said, "tools": [], "steps": noted})
+    results[0].answer, results[1].answer, results[1].attempt = "5", "It is 5.", 2
+    run = made_run(tmp_path / "run", results)
+    assert main(["show", str(run), "1"]) == 0
+    assert "assistant It is 5.\nanswer 5\nscore 0.000 passed: AssertionError: [5]\n" in capsys.readouterr().out
+    assert main(["show", str(run), "1#2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("1 attempt 2: completed")
+    assert "assistant It is 5.\nscore 0.000" in shown, "the answer is the last message"
+    assert main(["show", str(run), "1#3"]) == 2
+    assert "no result for attempt 3 at task '1'" in capsys.readouterr().err
 
 
 def test_import_of_another_file_names_what_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -331,6 +331,26 @@ def test_a_wrong_function_fails_its_hidden_tests(answer: str) -> None:
     assert score(answer, cell_limit=2) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        ("    return sum(numbers)", ""),
+        ("    return 3", "AssertionError"),
+        ("    return (", "SyntaxError: "),
+        ("    return missing", "NameError: name 'missing' is not defined"),
+    ],
+)
+def test_the_reason_of_a_failed_test_is_noted(answer: str, note: str) -> None:
+    async def scenario() -> str:
+        async with open_environment("py", {}) as environment:
+            await environment.score(TASK, answer)
+            return environment.score_note
+
+    noted = run(scenario())
+    assert noted.startswith(note)
+    assert bool(noted) is bool(note)
+
+
 def test_the_answer_is_compared_with_the_expected_output() -> None:
     task = BenchmarkTask("o", "What is 6 * 7?", 42)
     assert score("Answer: 42", task) == 1.0

@@ -42,7 +42,9 @@ def _add_reading_commands(subparsers: Subparsers) -> None:
 
     show = add_command(subparsers, "show", "show a run, or all messages of one rollout")
     _add_run_argument(show)
-    show.add_argument("task", nargs="?", metavar="TASK", help="id of the task whose rollout to show")
+    show.add_argument(
+        "task", nargs="?", metavar="TASK", help="id of the task whose rollout to show; TASK#2 is its second attempt"
+    )
     show.add_argument("--attempt", type=int, metavar="N", default=1, help="the attempt to show (default: 1)")
     show.add_argument("--status", choices=list(map(str, RolloutStatus)), help="list only results with this status")
     limit = f"maximum number of results (default: {_LISTED})"
@@ -171,10 +173,13 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from rich.markup import escape
 
     from paragent.store import images_folder
-    from paragent.store.formats.conversations import conversations
+    from paragent.store.formats.conversations import conversations, text_of
     from paragent.store.program_step import program_text
 
     results = list(journal.results("task = ? AND attempt = ?", [task, attempt]))
+    name, _, number_of_attempt = task.rpartition("#")
+    if not results and name and number_of_attempt.isdecimal():  # the form of tables and of `paragent ctl`
+        return _show_rollout(journal, name, int(number_of_attempt))
     if not results:
         raise UsageError(
             f"the run has no result for attempt {attempt} at task {task!r}; without a task, `paragent show` lists the results"
@@ -190,11 +195,19 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         if result.error:
             out.print(f"[red]{escape(result.error)}[/]")
         trajectory = journal.trajectory(result.number) or {}
+        last = ""
         for one in conversations(trajectory):
             _show_conversation(out, one, folder)
-        for step in trajectory.get("steps", ()):
+            last = text_of(one.messages[-1].get("content")) if one.messages else last
+        steps = trajectory.get("steps", ())
+        for step in steps:
             if step.get("kind") == "program":
                 out.print(f"[cyan]program[/] {escape(program_text(step))}")
+        if result.answer and result.answer.strip() != last.strip():
+            out.print(f"[cyan]answer[/] {escape(result.answer)}")
+        for step in steps:
+            if step.get("kind") == "score" and step.get("note"):
+                out.print(f"[cyan]score {score}[/] {escape(str(step.get('metric')))}: {escape(str(step['note']))}")
     return 0
 
 

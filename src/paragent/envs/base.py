@@ -102,6 +102,8 @@ class Environment:
         """Images of the initial state that the agent is not shown; set by `open`."""
         self.files: dict[str, bytes] = {}
         """Files to store beside the trajectory, by name; complete when `close` has returned."""
+        self.score_note = ""
+        """The reason for the last result of `score`, for people; may be empty. It is stored; the agent is not shown it."""
         self._tools = tools_of(self)
         self._turn = asyncio.Lock()
         """Serialises tool calls if `one_at_a_time`."""

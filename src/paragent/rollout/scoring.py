@@ -50,7 +50,9 @@ async def score_answer(
     try:
         async with limit:
             scores: dict[str, Any] = dict(await environment.score(task, answer, transcript) or {})
-            if name not in scores and (scorer := resources.scorer()) is not None:
+            if name in scores:
+                note = environment.score_note
+            elif (scorer := resources.scorer()) is not None:
                 score = await scorer.score(task, answer)
                 scores[name], note = score.value, score.note
     except TimeoutError as error:

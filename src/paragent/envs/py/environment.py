@@ -25,6 +25,8 @@ __all__ = ["PyEnvironment", "PyOptions"]
 
 _SHOWN = 10_000
 """Characters of output that an agent is shown: about 3,000 tokens."""
+_LONGEST_NOTE = 300
+"""Characters of the reason for a score."""
 _INVALID = re.compile(r"(?:^|\n)(?:SyntaxError|IndentationError|TabError)\b[^\n]*$")
 """The end of a traceback of a program that is not valid Python."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -146,23 +148,23 @@ class PyEnvironment(Environment):
     ) -> dict[str, float] | None:
         tests = _hidden_tests(task)
         if tests is not None:
-            return {"passed": float(await self._passes(task, answer, tests))}
+            error = await self._error_of(task, answer, tests)
+            self.score_note = _last_line(error)
+            return {"passed": float(not error)}
         if not task.references:
             return None
         given = await self._given_output(answer)
         return {"passed": float(any(_same_output(given, reference) for reference in task.references))}
 
-    async def _passes(self, task: BenchmarkTask, answer: str, tests: str) -> bool:
-        """Run the program in a new interpreter, then the tests, which the program cannot see before."""
+    async def _error_of(self, task: BenchmarkTask, answer: str, tests: str) -> str:
+        """Run the program in a new interpreter, then the tests, which the program cannot see before; return the error."""
         interpreter = self._new_interpreter()
         try:
             for program in _readings(task, answer):
                 defined = await interpreter.run(program, self.options.cell_limit)
                 if not _INVALID.search(defined.error):
                     break
-            if defined.error:
-                return False
-            return not (await interpreter.run(tests, self.options.cell_limit)).error
+            return defined.error or (await interpreter.run(tests, self.options.cell_limit)).error
         finally:
             await interpreter.close()
 
@@ -190,6 +192,12 @@ class PyEnvironment(Environment):
         if self._interpreter is not None:
             await self._interpreter.close()
         await super().close()
+
+
+def _last_line(error: str) -> str:
+    """Return the last line of a traceback, which names the exception."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST_NOTE] if lines else ""
 
 
 def _shortened(text: str) -> str:
