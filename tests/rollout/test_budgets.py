@@ -151,8 +151,10 @@ def test_a_run_stops_at_its_budget_and_the_printed_command_continues_it(
         first = summary()
         assert 3 <= first["done"] < 8
         assert 6 <= first["prompt_tokens"] + first["completion_tokens"] <= 6 + 2 * 2
-        assert "the budget of --max-tokens is used up: tokens " in said
-        assert " of 6" in said
+        used = first["prompt_tokens"] + first["completion_tokens"]
+        assert f"the budget of --max-tokens is used up: tokens {used} of 6" in said, (
+            "with the rollouts under way at the limit"
+        )
         assert f"{first['pending']} rollouts without a result" in said
         _, _, again = said.partition("To continue with a higher budget:\n")
         continuing = shlex.split(again.splitlines()[0])

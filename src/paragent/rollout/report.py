@@ -121,6 +121,11 @@ class SessionReport:
             return None
         return self._budgets.used_up(self.usage(unrecorded), self._seconds_before + self._progress.seconds)
 
+    def use_of(self, name: str) -> LiveBudget:
+        """Return how much of a budget is used."""
+        budgets = self._budgets.use(self.usage(), self._seconds_before + self._progress.seconds)
+        return next(one for one in budgets if one.name == name)
+
     def _live_run(self, status: LiveStatus, usage: TokenUsage) -> LiveRun:
         progress = self._progress
         machines = self.pool.machines() if self.pool else []

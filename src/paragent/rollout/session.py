@@ -226,6 +226,7 @@ class RolloutSession:
                 raise
             finally:
                 self._update_session(number, force=True)
+                self._update_used_up()
                 self._report.show(RunState.STOPPED if self._count_pending() else RunState.COMPLETE)
             return self._finish()
 
@@ -361,6 +362,14 @@ class RolloutSession:
             self.used_up = budget
             self._queue.stopped = reason_to_stop(budget)
             self._queue.cancels_active = self._config.run.at_limit == "cancel"
+
+    def _update_used_up(self) -> None:
+        """Count what the rollouts under way used after a budget was used up."""
+        if self.used_up is not None and self.stopped == reason_to_stop(self.used_up):
+            final = self._report.use_of(self.used_up.name)
+            if final.used is not None:
+                self.used_up = final
+                self._queue.stopped = reason_to_stop(final)
 
     def _feed(self, run: Run) -> None:
         """Dispatch rollouts until N are under way."""
