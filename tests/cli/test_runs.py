@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -54,6 +55,36 @@ def test_rescore_updates_the_summary(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
     assert "exact_match: mean 1.000 of 1 answer;" in capsys.readouterr().out
     assert json.loads((run / "summary.json").read_text())["means"] == {"exact_match": 1.0, "math": 0.0}
+
+
+def test_rescore_says_why_nothing_was_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.open({"mode": "math"}, "an identity")
+        directory.journal.add_tasks([BenchmarkTask("1", "?", None)])
+        directory.journal.record([scored("1", None)])
+    assert main(["rescore", str(tmp_path / "run"), "--metric", "contains"]) == 0
+    assert capsys.readouterr().out == "contains: no score for 1 answer: no task has an expected answer\n"
+    run = made_run(tmp_path / "words", [scored("1", None)])
+    with sqlite3.connect(run / "journal.sqlite") as database:
+        database.execute("""UPDATE tasks SET body = json_set(body, '$.answer', 'four')""")
+    assert main(["rescore", str(run), "--metric", "numeric"]) == 0
+    assert "the scorer had nothing to compare" in capsys.readouterr().out
+
+
+def test_runs_lists_a_folder_and_names_subfolders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in results; `paragent runs DIR` lists those of another folder\n"
+    made_run(tmp_path / "results" / "demo" / "first", [scored("1", 1.0)])
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in results; more runs: `paragent runs results/demo`\n"
+    assert main(["runs", "results/demo"]) == 0
+    assert "first" in capsys.readouterr().out
+    made_run(tmp_path / "results" / "second", [scored("1", 1.0)])
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out.endswith("more runs: `paragent runs results/demo`\n")
 
 
 def test_show_prints_how_many_results_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

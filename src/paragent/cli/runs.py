@@ -25,6 +25,8 @@ __all__ = ["add"]
 
 _LISTED = 20
 """Results that `show` lists by default, and changed tasks that `compare` lists."""
+_FOLDERS = 3
+"""Subfolders that `runs` names."""
 _TEXT_WIDTH = 80
 
 
@@ -37,6 +39,9 @@ def add(subparsers: Subparsers) -> None:
 
 def _add_reading_commands(subparsers: Subparsers) -> None:
     runs = add_command(subparsers, "runs", "list the runs in a folder")
+    runs.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="folder of run directories (default: results)"
+    )
     _add_output_argument(runs)
     runs.set_defaults(run=_runs)
 
@@ -112,9 +117,11 @@ def _runs(options: argparse.Namespace) -> int:
 
     from paragent.store import Journal, find_runs, summarise
 
-    found = find_runs(options.output_dir)
+    folder = options.folder or options.output_dir
+    found = find_runs(folder)
+    below = _folders_with_runs(folder)
     if not found:
-        print(f"no runs in {options.output_dir}; --output-dir names another folder")
+        print(f"no runs in {folder}; " + (_runs_below(below) or "`paragent runs DIR` lists those of another folder"))
         return 0
     table = plain_table("", "run", "done", "score", "failed", "tokens in / out", "time")
     for path in found:
@@ -129,7 +136,21 @@ def _runs(options: argparse.Namespace) -> int:
             f"{summary.seconds:.0f} s",
         )
     console().print(table)
+    if below:
+        print(_runs_below(below))
     return 0
+
+
+def _folders_with_runs(folder: Path) -> list[Path]:
+    """Return the subfolders that contain runs and are not runs themselves."""
+    found = {journal.parent.parent for journal in folder.glob(f"*/*/{JOURNAL_FILE}")}
+    return sorted(one for one in found if not (one / JOURNAL_FILE).exists())
+
+
+def _runs_below(folders: list[Path]) -> str:
+    """Return the commands that list the runs of subfolders."""
+    commands = [f"`paragent runs {one}`" for one in folders[:_FOLDERS]]
+    return f"more runs: {', '.join(commands)}" if commands else ""
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -275,11 +296,16 @@ def _rescore(options: argparse.Namespace) -> int:
         judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, max_concurrency=16)
     with RunDirectory(run_folder(options.path)) as directory:
         directory.open_existing()
+        answers = any(json.loads(body).get("answer") for (body,) in directory.journal.rows("SELECT body FROM tasks"))
         count = rescore(directory.journal, options.metric, judge)
         summary = summarise(directory.journal, _attempts(directory.journal))
         directory.finish(summary)
-    mean = number(summary.means.get(options.metric))
-    print(f"{options.metric}: mean {mean} of {counted(count, 'answer')}; no rollout was executed again")
+    mean = summary.means.get(options.metric)
+    if mean is None and count:
+        reason = "the scorer had nothing to compare" if answers else "no task has an expected answer"
+        print(f"{options.metric}: no score for {counted(count, 'answer')}: {reason}")
+        return 0
+    print(f"{options.metric}: mean {number(mean)} of {counted(count, 'answer')}; no rollout was executed again")
     return 0
 
 
