@@ -75,7 +75,7 @@ MISTAKES = (
         files={"answers.jsonl": '{"id": "a", "question": "2 + 2?", "solution": "4"}\n'},
         status=0,
         says=(
-            "no task has an expected answer, so nothing was scored",
+            "no task has an expected answer, so nothing is scored",
             "its key is answer, ground_truth or expected, or the one that --data-field answer=NAME names",
         ),
     ),

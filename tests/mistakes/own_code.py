@@ -176,6 +176,17 @@ MISTAKES = (
         says=("'my_scorer:close_enough' is not a scorer: it must be a subclass of paragent.Scorer",),
     ),
     Mistake(
+        title="a scorer whose score is not async",
+        command=f"{_RUN} --metric my_scorer:Close",
+        files={
+            "my_scorer.py": "from paragent import Scorer\n\nclass Close(Scorer):\n    def score(self, task, answer):\n"
+            "        return 1.0\n"
+        },
+        says=(
+            "the method score of 'my_scorer:Close' must be `async def score(self, task, answer)` and return a Score",
+        ),
+    ),
+    Mistake(
         title="an OpenEnv server that does not run",
         command="paragent rollout --env openenv:http://127.0.0.1:9 --model demo --data tasks.jsonl",
         says=("there is no OpenEnv server at http://127.0.0.1:9", "Start the server, or correct the address"),

@@ -219,3 +219,12 @@ def test_sample_tasks_belong_to_a_mode(settings: dict[str, str]) -> None:
 def test_a_mode_may_have_no_sample_tasks() -> None:
     with pytest.raises(UnknownName, match="no sample called 'openenv'; there are: math, osworld"):
         prepare(RolloutConfig(mode="openenv", data="sample", model="demo"))
+
+
+def test_missing_answers_are_reported_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "tasks.jsonl"
+    command = ["rollout", "--mode", "math", "--model", "demo", "--data", str(data), "--dry-run"]
+    for answer, reported in (({}, True), ({"answer": "4"}, False)):
+        data.write_text(json.dumps({"question": "2 + 2?", **answer}) + "\n")
+        assert main(command) == 0
+        assert ("no task has an expected answer, so nothing is scored" in capsys.readouterr().err) is reported

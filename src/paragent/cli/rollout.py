@@ -59,6 +59,10 @@ _EXAMPLES = """paragent rollout: nothing was run, because no tasks are given. Th
 All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide:
 https://paragent.github.io/paragent/guide/rollouts/"""
 
+_NO_ANSWERS = (
+    "paragent: no task has an expected answer, so nothing is scored: its key is answer, ground_truth or expected, or the one "
+    "that --data-field answer=NAME names"
+)
 _DESKTOP = "desktop"
 """The default image of OSWorld's tasks at the provider `qemu`."""
 _OSWORLD_DOMAINS = frozenset({
@@ -102,6 +106,8 @@ def run(options: argparse.Namespace) -> int:
     plan = prepare(config)
     _print_skipped(plan)
     _print_missing_applications(plan)
+    if plan.lacks_answers:
+        print(_NO_ANSWERS, file=sys.stderr)
     if options.dry_run:
         return _dry_run(plan)
     if not confirmed:
@@ -240,12 +246,8 @@ def _print_hints(plan: RolloutPlan, summary: Summary) -> bool:
             "which each rollout sets",
             file=sys.stderr,
         )
-    if completed and not summary.scored and not summary.unscored:
-        print(
-            "paragent: no task has an expected answer, so nothing was scored: its key is answer, ground_truth or expected, or "
-            "the one that --data-field answer=NAME names",
-            file=sys.stderr,
-        )
+    if completed and not summary.scored and not summary.unscored and not plan.lacks_answers:
+        print(_NO_ANSWERS, file=sys.stderr)  # otherwise it was printed at the beginning
     return bool(completed and silent)
 
 

@@ -70,6 +70,8 @@ class Environment:
     of a scorer."""
     own_scores: ClassVar[tuple[str, ...]] = ()
     """Further keys of the result of `score` that are valid for `--metric`."""
+    needs_reference: ClassVar[bool] = False
+    """Whether scores of its own that are also names of scorers need a reference answer of the task."""
     options_type: ClassVar[Any] = NoOptions
     """A frozen dataclass with the options. Annotations may be everything that pydantic supports."""
     machine_ports: ClassVar[tuple[int, ...]] = ()

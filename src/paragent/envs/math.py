@@ -45,6 +45,7 @@ class MathEnvironment(Environment):
 
     name = "math"
     metric = "math"
+    needs_reference = True
     instructions = (
         "Solve the problem. Use the calculator instead of computing in your head; it is exact. "
         "End with the final answer alone in \\boxed{...}."
@@ -103,8 +104,9 @@ class MathEnvironment(Environment):
         self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
         scorer = await self.shared.get(Mathematics.name, Mathematics.running)
-        value = (await scorer.score(task, answer)).value
-        return None if value is None else {"math": value}
+        score = await scorer.score(task, answer)
+        self.score_note = score.note
+        return None if score.value is None else {"math": score.value}
 
     async def close(self) -> None:
         await self._programs.close()

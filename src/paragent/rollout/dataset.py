@@ -58,6 +58,8 @@ class Benchmark:
     """Reads the environment's own dataset format."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """The names of fields given with `--data-field`."""
+    answers: int = 0
+    """How many of the tasks have an expected answer."""
 
     @classmethod
     def empty(cls) -> Benchmark:
@@ -104,7 +106,7 @@ def read_benchmark(
     unsupported: dict[str, Sequence[str]] = {}
     selected = frozenset(task_ids)
     digest = hashlib.sha256()
-    size = 0
+    size = answers = 0
     for task in _unique_tasks(_tasks(path, problems, load_tasks, fields), problems, seen):
         if (not selected or task.id in selected) and (limit is None or size < limit):
             if needs := lacking(task):
@@ -112,6 +114,7 @@ def read_benchmark(
                 continue
             digest.update(_digest(task).encode())
             size += 1
+            answers += bool(task.references)
     if problems:
         raise BadData(str(path), sorted(problems))
     if missing := sorted(selected - set(seen)):
@@ -126,7 +129,7 @@ def read_benchmark(
             else f"; write one JSON object per line, such as {_EXAMPLE}"
         )
         raise UsageError(f"{path} has no tasks{rest}")
-    return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks, fields)
+    return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks, fields, answers)
 
 
 def _unique_tasks(

@@ -113,6 +113,16 @@ class RolloutPlan:
         )
 
     @property
+    def lacks_answers(self) -> bool:
+        """Whether no task has the expected answer that the scorer needs, so that nothing will be scored."""
+        environment = environment_class(self.settings.environment)
+        metric = self.settings.metric or environment.metric
+        if self.benchmark.answers or not (":" in metric or metric in SCORERS.names()):
+            return False
+        own = environment.score is not Environment.score and metric in {environment.metric, *environment.own_scores}
+        return environment.needs_reference if own else scorer_class(metric).needs_reference
+
+    @property
     def capacity(self) -> int:
         """How many rollouts the engine can execute at a time."""
         return self.engine.workers * self.engine.async_limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from paragent._internal.registry import Implementation, Registry, import_named
@@ -32,6 +33,10 @@ def scorer_class(name: str) -> type[Scorer]:
     found = import_named(name) if ":" in name else SCORERS.load(name)
     if not (isinstance(found, type) and issubclass(found, Scorer)):
         raise ConfigError(f"{name!r} is not a scorer: it must be a subclass of paragent.Scorer")
+    if inspect.isfunction(found.score) and not inspect.iscoroutinefunction(inspect.unwrap(found.score)):
+        raise ConfigError(
+            f"the method score of {name!r} must be `async def score(self, task, answer)` and return a Score"
+        )
     return found
 
 
@@ -45,7 +50,8 @@ def open_scorer(name: str, *, ask: Ask | None = None) -> Scorer:
     Raises:
         UnknownName: no scorer has this name.
         MissingExtra: the scorer's optional packages are not installed.
-        ConfigError: `name` cannot be imported or is not a subclass of `Scorer`, or it needs a model and `ask` is None.
+        ConfigError: `name` cannot be imported, is not a subclass of `Scorer` or has no `async def score`, or it needs a model
+            and `ask` is None.
     """
     found = scorer_class(name)
     if found.needs_model and ask is None:

@@ -39,6 +39,8 @@ class Scorer(ABC):
     """The name for `--metric` if the scorer is registered. The key of a score in results is what `--metric` names."""
     needs_model: ClassVar[bool] = False
     """Whether the scorer asks a model; `ask` is then set."""
+    needs_reference: ClassVar[bool] = False
+    """Whether the scorer compares answers with the reference answers of the task, so that a task without one has no score."""
 
     def __init__(self, ask: Ask | None = None) -> None:
         self.ask = ask

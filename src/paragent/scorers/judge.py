@@ -35,6 +35,7 @@ class LlmJudge(Scorer):
 
     name = "llm_judge"
     needs_model = True
+    needs_reference = True
 
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
         if not task.references:

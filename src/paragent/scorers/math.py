@@ -36,6 +36,7 @@ class Mathematics(Scorer):
     """Scores 1 if the final answer is mathematically equal to a reference: 1/2, 0.5 and \\frac{1}{2} are equal."""
 
     name = "math"
+    needs_reference = True
 
     def __init__(self, ask: Ask | None = None) -> None:
         super().__init__(ask)

@@ -117,6 +117,8 @@ def contains(answer: str, reference: str) -> float:
 class _TextScorer(Scorer):
     """Compares the final answer with each reference; the best score counts."""
 
+    needs_reference = True
+
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
         if not task.references:
             return Score(None, "the task has no reference answer")
@@ -187,6 +189,7 @@ class Numeric(Scorer):
     """Scores 1 if the last number of the final answer equals that of a reference, within 1e-6."""
 
     name = "numeric"
+    needs_reference = True
 
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
         expected = [number for one in task.references if (number := final_number(one)) is not None]

@@ -128,6 +128,7 @@ class RagEnvironment(Environment):
 
     name = "rag"
     metric = "f1"
+    needs_reference = True
     own_scores = ("citation", "exact_match")
     options_type = RagOptions
     instructions = (
