@@ -464,6 +464,7 @@ def interval_of(scores: dict[str, list[float]], tmp_path: Path) -> tuple[float, 
     assert summary.mean is not None
     assert summary.interval is not None
     assert summary.standard_error is not None
+    assert summary.margin is not None
     assert summary.margin == pytest.approx(1.959964 * summary.standard_error)
     limits = (max(0.0, summary.mean - summary.margin), min(1.0, summary.mean + summary.margin))
     assert summary.interval == pytest.approx(limits)

@@ -26,8 +26,8 @@ class CommandParser(argparse.ArgumentParser):
     subcommand that it needs prints its help. Flags cannot be abbreviated: `--attempt 3` would start three attempts.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, allow_abbrev=False, **options)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and exit with status 2."""
