@@ -45,9 +45,11 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Assign tests to processes, with `--dist loadgroup`: each file runs in one process, and all tests that start clusters,
-    machines or browsers in the same one, because two of them at a time overload a small computer."""
+    machines or browsers in the same one, because two of them at a time overload a small computer. A test may name its group."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
+            if item.get_closest_marker("xdist_group"):
+                continue
             heavy = any(item.get_closest_marker(name) for name in ("ray", "spark", "qemu", "browser"))
             item.add_marker(pytest.mark.xdist_group("heavy" if heavy else item.nodeid.partition("::")[0]))
 
@@ -58,3 +60,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use a token file of this test session instead of the user's. Child processes that a test starts are used by later tests,
+    so it is set before the first test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("PARAGENT_TOKEN", raising=False)
+        yield

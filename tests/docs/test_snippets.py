@@ -23,7 +23,7 @@ def cases() -> list[object]:
     ]
 
 
-@pytest.mark.xdist_group("pages")  # one at a time: pages show servers at fixed ports, as a reader would start them
+@pytest.mark.xdist_group("heavy")  # one at a time: pages start servers at fixed ports, clusters and machines
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", cases())
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:

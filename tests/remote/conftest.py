@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Use a token file of this test session instead of the user's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        patch.delenv("PARAGENT_TOKEN", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[RpcAgentServerLauncher]:
     """A server in its own process that accepts code."""

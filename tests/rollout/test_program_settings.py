@@ -57,6 +57,7 @@ def test_mistakes_are_reported_before_the_run(project: Project, settings: dict[s
 
 
 def test_a_missing_sandbox_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("x.py", "")
     agent = f"cmd: {shlex.quote(sys.executable)} x.py"
     monkeypatch.setenv("PATH", str(project.folder))
     with pytest.raises(MissingProgram, match="--agent-in host"):

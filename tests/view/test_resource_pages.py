@@ -85,7 +85,7 @@ def test_agents_of_a_server_and_a_dead_server(tmp_path: Path, page: Page) -> Non
             expect(grid.get_by_text("Worker")).to_be_visible()
             for _ in range(3):
                 assert agent.add(1) == 2
-            expect(grid.get_by_role("gridcell").nth(4)).to_have_text("3")
+            expect(grid.get_by_role("gridcell").nth(5)).to_have_text("3")
 
 
 def test_the_workers_of_a_run(tmp_path: Path, page: Page) -> None:  # noqa: F811 - the fixture
