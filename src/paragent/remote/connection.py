@@ -192,7 +192,9 @@ class Connection:
 
     async def _reach(self, budget: TimeBudget) -> dict[str, Any]:
         """Connect; try again until the time budget is used up."""
+        reason = ""
         while True:
+            left = budget.left
             hello = {
                 "session": self.session,
                 "program": program(),
@@ -205,10 +207,12 @@ class Connection:
                     self._endpoint.address, "agents", self._token, self._tls, hello, budget
                 )
             except (ServerLost, LimitExceeded) as error:
+                if not reason or left > 1.0:  # the last attempts have too little time to tell the reason
+                    reason = str(error)
                 if budget.left <= _RETRY:
                     if isinstance(error, LimitExceeded):
                         raise
-                    raise ServerLost(self._endpoint.unreachable(str(error), first=self._instance is None)) from None
+                    raise ServerLost(self._endpoint.unreachable(reason, first=self._instance is None)) from None
                 await asyncio.sleep(_RETRY)
                 budget.left -= _RETRY
                 continue
