@@ -149,8 +149,16 @@ class BadData(UsageError, ValueError):
 
     def __init__(self, source: str, problems: Iterable[tuple[int, str]]) -> None:
         self.source, self.problems = source, tuple(problems)
-        shown = "".join(f"\n  {source}:{line}: {reason}" for line, reason in self.problems[:10])
-        more = f"\n  ... and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
+        lines: dict[str, list[int]] = {}
+        for line, reason in self.problems:
+            lines.setdefault(reason, []).append(line)
+        shown = "".join(
+            f"\n  {source}:{same[0]}: {reason}"
+            + (f" (the same in {_counted(len(same) - 1, 'more line')})" if len(same) > 1 else "")
+            for reason, same in list(lines.items())[:10]
+        )
+        rest = sum(map(len, list(lines.values())[10:]))
+        more = f"\n  ... and {rest} more" if rest else ""
         super().__init__(
             f"{_counted(len(self.problems), 'line')} cannot be read as a task; nothing was started:{shown}{more}"
         )
@@ -160,7 +168,17 @@ class BadData(UsageError, ValueError):
 
 
 class EndpointRefused(UsageError):
-    """The model endpoint rejects all requests: a wrong key, an unknown model, no credit."""
+    """The model endpoint refuses a request for its key, its model, its address or its content, or there is no credit.
+
+    Args:
+        message: what it refuses, and what to do.
+        status: the HTTP status; 402 for a lack of credit, whatever its status; None without one.
+        answered: whether the endpoint has answered a request with this key, model and address before.
+    """
+
+    def __init__(self, message: str, status: int | None = None, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.status, self.answered = status, answered
 
 
 class TokensMissing(EndpointRefused):
@@ -386,7 +404,17 @@ class ServerLost(InfrastructureError, ConnectionError):
 
 
 class EndpointDown(InfrastructureError):
-    """The model endpoint did not answer, or only with errors, after all retries."""
+    """The model endpoint did not answer, or only with errors, after all retries.
+
+    Args:
+        message: how it failed.
+        others_answered: whether it answered other requests of this process meanwhile.
+        unreachable: whether no endpoint is at the address, as far as the last error tells: no request would be answered.
+    """
+
+    def __init__(self, message: str, *, others_answered: bool = False, unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.others_answered, self.unreachable = others_answered, unreachable
 
 
 class ReplaysUsedUp(InfrastructureError):

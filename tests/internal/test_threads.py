@@ -74,9 +74,9 @@ def test_user_code_cannot_end_an_event_loop(end: type[BaseException] | None) -> 
     async def gathering() -> object:
         return (await asyncio.gather(task(), asyncio.sleep(0), return_exceptions=True))[0]
 
-    outcome = asyncio.run_coroutine_threadsafe(gathering(), loop).result(10)
+    outcome = asyncio.run_coroutine_threadsafe(gathering(), loop).result(60)
     assert outcome is None if end is None else isinstance(outcome, end)
-    assert asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "goes on"), loop).result(10) == "goes on"
+    assert asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "goes on"), loop).result(60) == "goes on"
     closing.set()
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)

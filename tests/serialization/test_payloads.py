@@ -79,7 +79,11 @@ sys.stdout.buffer.write(pickle.dumps(pack(answer, "the answer")))
 
 def on_the_far_side(target: Payload, argument: Any) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", FAR_SIDE], input=pickle.dumps((target, argument)), capture_output=True, check=True
+        [sys.executable, "-c", FAR_SIDE],
+        input=pickle.dumps((target, argument)),
+        capture_output=True,
+        check=True,
+        timeout=100,
     )
     return pickle.loads(done.stdout)
 

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from paragent.errors import EnvironmentFailed
+from paragent.execution import STARTING_HELPER, current_activity
 from paragent.subprocesses import CallFailed, Child, ChildLost, ProcessLimits, SubprocessPool
+from tests.children import BoundedPopen
 from tests.waiting import wait_until_async
 
 
@@ -31,6 +33,60 @@ def test_concurrent_calls_return_results_and_failures() -> None:
     assert (first, third) == (6, 120)
     assert isinstance(failed, CallFailed)
     assert failed.kind == "ValueError"
+
+
+class Waits:
+    """Records the waits of a rollout."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.current = 0
+
+    def doing(self, what: str, name: str = "") -> None: ...
+
+    def pause(self, what: str, seconds: float | None) -> None:
+        self.began.append(what)
+        self.current += 1
+
+    def resume(self) -> None:
+        self.current -= 1
+
+
+def test_starting_a_child_and_waiting_for_one_is_not_the_rollouts_work() -> None:
+    async def scenario() -> None:
+        waits = Waits()
+        current_activity.set(waits)
+        async with SubprocessPool.running("time", most=1) as pool:
+            await pool.call("sleep", 0.1, limit=10)
+            assert waits.began == [STARTING_HELPER], "it waited for the start"
+            await pool.call("sleep", 0.1, limit=10)
+            assert len(waits.began) == 1, "the call itself is work"
+            await asyncio.gather(*(pool.call("sleep", 0.1, limit=10) for _ in range(3)))
+        assert (len(waits.began), waits.current) == (3, 0), "two of them waited for the first"
+
+    run(scenario())
+
+
+def test_one_child_of_a_pool_starts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, most = 0, 0
+    start = Child.start
+
+    async def counted(*arguments: Any, **settings: Any) -> Child:
+        nonlocal starting, most
+        starting += 1
+        most = max(most, starting)
+        child = await start(*arguments, **settings)
+        await asyncio.sleep(0.05)
+        starting -= 1
+        return child
+
+    async def scenario() -> None:
+        async with SubprocessPool.running("time", most=3) as pool:
+            await asyncio.gather(*(pool.call("sleep", 0.2, limit=10) for _ in range(3)))
+
+    monkeypatch.setattr(Child, "start", counted)
+    run(scenario())
+    assert most == 1
 
 
 def test_a_call_over_its_time_limit_is_killed_and_the_next_call_works() -> None:
@@ -109,7 +165,7 @@ asyncio.run(scenario())
 
 @pytest.mark.slow
 def test_children_end_when_their_parent_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
+    with BoundedPopen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline().strip() == "ready"
         family = psutil.Process(worker.pid).children(recursive=True)

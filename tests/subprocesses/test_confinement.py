@@ -40,7 +40,7 @@ def rename(path: str, target: str) -> None:
 
 
 def read_by_program(path: str) -> str:
-    return subprocess.run(["cat", path], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(["cat", path], capture_output=True, text=True, check=False, timeout=100).stdout
 
 
 def end() -> None:

@@ -81,7 +81,7 @@ assert isinstance(pending.exception(20), ServerLost)
 def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
     _run("""
         import subprocess, sys
-        from paragent.models.base import RateLimitAddress
+        from paragent.models.base import ModelSettings, RateLimitAddress
         from paragent.models.rate_limit_client import RateLimitClient
 
         serve = (
@@ -95,7 +95,11 @@ def test_a_rate_limit_client_decides_by_itself_and_reconnects() -> None:
         address, secret = server.stdout.readline().split()
         shares = []
         client = RateLimitClient(
-            RateLimitAddress(address=address, secret=secret), "m", 8, lambda: (0, 8), lambda share, closed: shares.append(share)
+            ModelSettings(
+                name="m", max_concurrency=8, answered=True, rate_limit=RateLimitAddress(address=address, secret=secret)
+            ),
+            lambda: (0, 8),
+            lambda share, *_: shares.append(share),
         )
         wait_until(lambda: shares[-1:] == [8])
         break_loop()

@@ -297,7 +297,7 @@ def test_a_client_connects_when_needed_and_again_after_the_server_restarted() ->
         port = await server.start()
 
         async def open_stream() -> ClientStream:
-            return (await connect(Address("127.0.0.1", port), "test", _TOKEN, None, {}, 5.0))[0]
+            return (await connect(Address("127.0.0.1", port), "test", _TOKEN, None, {}, 60.0))[0]
 
         client = JsonClient(open_stream, errors=[LeaseLost])
         assert service.connections == 0

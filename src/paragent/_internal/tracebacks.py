@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
+from typing import TYPE_CHECKING
 
-__all__ = ["described", "message_of", "root_cause", "traceback_of", "type_name"]
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["described", "message_of", "root_cause", "stack_of", "traceback_of", "type_name"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - pathlib takes long to import
 """The folder of paragent, as the file names of its frames begin."""
@@ -61,3 +65,13 @@ def traceback_of(error: BaseException, *, of_ours: bool) -> str:
         return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException as second:  # noqa: BLE001 - as above
         return f"(its traceback cannot be shown: {type(second).__name__})"
+
+
+_STACK_FRAMES = 6
+
+
+def stack_of(frame: FrameType | None) -> str:
+    """Return where the code of a thread is: its innermost frames as in a traceback, from the first one that is the user's."""
+    stack = traceback.extract_stack(frame) if frame is not None else []
+    own = next((at for at in range(len(stack) - 1, -1, -1) if stack[at].filename.startswith(_PACKAGE)), -1)
+    return "".join(traceback.format_list(stack[own + 1 :][-_STACK_FRAMES:] or stack[-1:]))

@@ -35,6 +35,8 @@ __all__ = [
     "text",
 ]
 
+_LARGEST_INTEGER = 2**63 - 1
+"""The largest integer that the journal can store."""
 MOST_SECONDS = 1e9
 """Thirty years. Timers of the operating system and of Python overflow not far above it."""
 
@@ -103,13 +105,15 @@ def seconds(value: Any, name: str, *, zero: bool = False, none: bool = False) ->
 
 
 def integer(value: Any, name: str, *, least: int, none: bool = False) -> int:
-    """Return an integer that is not below `least`.
+    """Return an integer that is not below `least` and fits into 64 bits.
 
     Raises:
         ConfigError: it is something else.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _wrong(name, f"an integer of at least {least}", value, none)
+    if value > _LARGEST_INTEGER:
+        raise _wrong(name, f"an integer of at most 2**63 - 1 = {_LARGEST_INTEGER}", value, none)
     return value
 
 

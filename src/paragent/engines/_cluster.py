@@ -46,7 +46,9 @@ def check_options(engine: str, given: Mapping[str, Any], known: Mapping[str, tup
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, known[name]):
             kinds = " or ".join(kind.__name__ for kind in known[name])
-            raise ConfigError(f"engine_options[{name!r}] must be of the type {kinds}, not {value!r}")
+            raise ConfigError(
+                f"engine_options[{name!r}] (--engine-option {name}=...) must be of the type {kinds}, not {value!r}"
+            )
 
 
 _logger = logging.getLogger("paragent")

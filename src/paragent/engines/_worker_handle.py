@@ -24,6 +24,7 @@ from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload
 from paragent.serialization.code_cache import SentCode
 from paragent.transport.framing import READ_BUDGET, FramedSocket
+from paragent.worker.call_times import CallTimes, Overdue
 from paragent.worker.output import log_levels
 from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchWriter", "ProcessHandle", "WorkerHandle", "WorkerReport", "WorkerSettings"]
 
+_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of calls that enforce their own limit."""
 CANCEL_GRACE = 1.0
 """Seconds that async code has after its limit to clean up before its worker is killed."""
 
@@ -221,6 +224,8 @@ _WORKER = (
 collection is off until `main` enables it."""
 _EXIT_POLL = 5
 """Milliseconds between two checks whether a process has ended, where there is no pidfd."""
+_LAST_WORDS = 1.0
+"""Seconds for a worker that failed before it was ready to write its traceback and to end. Killed, it has no exit status."""
 _EXIT_TIMEOUT = 5.0
 """Seconds to wait for the kernel to report the end of a process that was killed or has closed its socket."""
 
@@ -261,14 +266,17 @@ class ProcessHandle:
         self.deadline: float | None = None
         self._writer = BatchWriter()
         self._evicts_code = settings.evicts_code
+        self._overdue: Overdue | None = None
+        """The calls that were overdue at the last check."""
         self._cause: str | None = None
         self._exit_status: int | None = None
         self._start(settings)
 
     def _start(self, settings: WorkerSettings) -> None:
         ours, theirs = socket.socketpair()
-        with theirs, _shared_memory(8 * (settings.slots + 2)) as shared:
-            self._starts = memoryview(mmap.mmap(shared.fileno(), 0)).cast("d")
+        with theirs, _shared_memory(8 * CallTimes.cells(settings.slots)) as shared:
+            self._times = CallTimes.of_memory(memoryview(mmap.mmap(shared.fileno(), 0)).cast("d"))
+            self._starts = self._times.starts
             self._process = subprocess.Popen(
                 [*settings.command, "-c", _WORKER, _SOURCE_ROOT, str(theirs.fileno()), str(shared.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -318,6 +326,8 @@ class ProcessHandle:
             }
         self.in_flight += len(calls)
         self._connection.post(self._writer.batch(slots, calls))
+        if any(call.is_async for call in calls):
+            limits.append(_CHECK_INTERVAL)  # one of them may enforce its own limit
         if limits:
             earliest = time.monotonic() + min(limits)
             self.deadline = earliest if self.deadline is None else min(self.deadline, earliest)
@@ -366,10 +376,12 @@ class ProcessHandle:
         self._connection.flush()
         exited = self._exited()
         closed = self._read(report, READ_BUDGET)
+        if closed and not exited and not self.answered:
+            self._wait_for_exit(_LAST_WORDS)
         if exited or closed:
             self._finish(report, None)
-        elif self.deadline is not None and time.monotonic() >= self.deadline and (expired := self._expired()):
-            self._finish(report, None, expired)
+        elif self.deadline is not None and time.monotonic() >= self.deadline:
+            self._enforce_limits(report)
         return report
 
     def _exited(self) -> bool:
@@ -443,23 +455,37 @@ class ProcessHandle:
         self.in_flight -= 1
         return call.number
 
-    def _expired(self) -> dict[int, float]:
-        """Return the slots whose limit has passed with the seconds they ran, and set the next deadline.
+    def _enforce_limits(self, report: WorkerReport) -> None:
+        """Kill the process if the limit of a call has passed; set the next deadline."""
+        now = time.monotonic()
+        expired = self._expired(now)
+        asynchronous = [slot for slot, call in enumerate(self._slots) if call is not None and call.is_async]
+        if asynchronous:
+            check = now + _CHECK_INTERVAL
+            self.deadline = check if self.deadline is None else min(self.deadline, check)
+        running = [slot for slot in asynchronous if self._starts[slot]]
+        before, self._overdue = self._overdue, self._times.overdue(running, now)
+        if expired:
+            self._finish(report, None, dict.fromkeys(expired, Ending.TIMED_OUT))
+        elif self._overdue is not None and self._overdue == before:  # twice: this host may have been frozen in between
+            self._finish(report, None, *self._overdue)
+
+    def _expired(self, now: float) -> list[int]:
+        """Return the slots whose limit has passed, and set the next deadline.
 
         Time in which an async call blocks the event loop counts only for itself, if its own limit ends that time.
         """
-        now = time.monotonic()
-        expired: dict[int, float] = {}
+        expired: list[int] = []
         self.deadline = None
-        since, blocking = self._starts[-1], int(self._starts[-2]) - 1
-        blocked = now - since if blocking in self._limited else 0.0
+        blocking = self._times.blocking
+        blocked = now - self._times.blocking_since if blocking in self._limited else 0.0
         for slot, limit in self._limited.items():
             started = self._starts[slot]
             due = (started or now) + limit
             if slot != blocking and self._is_async(slot):
                 due += blocked
             if due <= now:
-                expired[slot] = now - started
+                expired.append(slot)
             elif self.deadline is None or due < self.deadline:
                 self.deadline = due
         return expired
@@ -468,30 +494,46 @@ class ProcessHandle:
         call = self._slots[slot]
         return call is not None and call.is_async
 
-    def _finish(self, report: WorkerReport, ending: Ending | None, expired: dict[int, float] | None = None) -> None:
+    def _finish(
+        self,
+        report: WorkerReport,
+        ending: Ending | None,
+        guilty: dict[int, Ending] | None = None,
+        reason: str = "",
+    ) -> None:
         """End the process group and add an outcome for every call that the worker held.
 
         Args:
             report: receives the outcomes.
             ending: how all of them ended, or None to decide for each.
-            expired: the slots for which the process is killed, with the seconds they ran.
+            guilty: the slots for which the process is killed, and how they end; the other calls are displaced. None: the
+                process ended by itself.
+            reason: why the guilty calls could not be ended in another way.
         """
         self._end_group()
         self._read(report)
         report.never_ready = not self.answered
+        if guilty is None and self._times.replaced:
+            guilty, self._cause = (
+                {},
+                self._cause or f"worker {self.location} was replaced: a call blocked its event loop",
+            )
         report.ended = self._cause or f"worker {self.location} {self._exit_description()}"
         now = time.monotonic()
         held = [slot for slot, call in enumerate(self._slots) if call is not None]
-        running = [slot for slot in held if self._starts[slot]]
+        if guilty is None:
+            guilty = {slot: Ending.LOST for slot in held if self._starts[slot]}
+        lost = sum(one is Ending.LOST for one in guilty.values())
         for slot in held:
             seconds = now - self._starts[slot] if self._starts[slot] else 0.0
-            slot_ending = ending or _ending(slot, running, expired)
+            slot_ending = ending or guilty.get(slot, Ending.DISPLACED)
             outcome = Outcome(self._close_slot(slot), slot_ending, seconds=seconds, worker=self.location)
-            outcome.alone = len(running) == 1
-            if slot_ending is Ending.LOST:
+            outcome.alone = lost <= 1
+            if slot_ending is Ending.LOST or (slot_ending is Ending.TIMED_OUT and reason):
                 from paragent.tasks import ErrorInfo
 
-                outcome.error = ErrorInfo("WorkerLost", report.ended, retryable=True)
+                kind = "WorkerLost" if slot_ending is Ending.LOST else "TimeoutError"
+                outcome.error = ErrorInfo(kind, reason or report.ended, retryable=True)
             report.outcomes.append(outcome)
         self._free_resources()
 
@@ -518,20 +560,13 @@ class ProcessHandle:
             self._pidfd = None
 
 
-def _ending(slot: int, running: list[int], expired: dict[int, float] | None) -> Ending:
-    """Return how a call ended whose worker ended."""
-    if expired is not None:
-        return Ending.TIMED_OUT if slot in expired else Ending.DISPLACED
-    return Ending.LOST if slot in running else Ending.DISPLACED
-
-
 def _shared_memory(size: int) -> IO[bytes]:
     """Return an anonymous file of this size that a worker can map too."""
     if hasattr(os, "memfd_create"):
-        shared: IO[bytes] = os.fdopen(os.memfd_create("paragent-starts"), "r+b")
+        shared: IO[bytes] = os.fdopen(os.memfd_create("paragent-times"), "r+b")
     else:
         import tempfile
 
-        shared = tempfile.TemporaryFile(prefix="paragent-starts-")  # noqa: SIM115 - the caller closes it
+        shared = tempfile.TemporaryFile(prefix="paragent-times-")  # noqa: SIM115 - the caller closes it
     shared.truncate(size)
     return shared

@@ -10,6 +10,8 @@ from paragent._internal.threads import start_thread
 from paragent.engines.base import RuntimeEngine, WorkerChange, require_no_cluster_settings, thread_failure
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
+from paragent.tasks import ErrorInfo
+from paragent.worker.call_times import CallTimes
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import LabelledOutput
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InlineRuntime"]
 
+_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of calls that enforce their own limit."""
 _ASYNC_GRACE = 1.0
 """Seconds that async code has after its limit to end when it is cancelled."""
 
@@ -40,7 +44,7 @@ class InlineRuntime(RuntimeEngine):
             require_no_cluster_settings("inline", config)
         super().__init__(config)
         self._calls: dict[int, Call] = {}
-        self._starts: dict[int, float] = {}
+        self._times = CallTimes.by_number()
         self._outcomes: list[Outcome] = []
         self._open = True
         self._failure: EngineFailed | None = None
@@ -124,7 +128,7 @@ class InlineRuntime(RuntimeEngine):
             sync_limit=self.config.sync_limit,
             async_limit=self.config.async_limit,
             shared=self.config.concurrency is not None,
-            starts=self._starts,
+            times=self._times,
             finished=output.finish,
             failed=self._fail,
         )
@@ -148,36 +152,42 @@ class InlineRuntime(RuntimeEngine):
     def _add_outcome(self, outcome: Outcome) -> None:
         with self._changed:
             if self._calls.pop(outcome.number, None) is not None:
-                self._starts.pop(outcome.number, None)
+                self._times.starts[outcome.number] = 0.0
                 self._outcomes.append(outcome)
                 self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Enforce the limits of sync calls, and of async calls that ignore their cancellation."""
+        """Enforce the limits of sync calls, and of async calls that ignore their cancellation or their own limit."""
         while self._open:
             now = time.monotonic()
             earliest = now + 60.0
-            expired = []
+            expired: dict[int, str] = {}
             with self._changed:
                 for number, call in self._calls.items():
-                    if call.limit is None:
-                        continue
-                    limit = call.limit + (_ASYNC_GRACE if call.is_async else 0.0)
-                    due = self._starts.get(number, now) + limit
-                    if due <= now:
-                        expired.append(number)
-                    earliest = min(earliest, due)
-            for number in expired:
-                self._abandon(number, Ending.TIMED_OUT, stop=True)
+                    if call.limit is not None:
+                        limit = call.limit + (_ASYNC_GRACE if call.is_async else 0.0)
+                        due = (self._times.starts[number] or now) + limit
+                        if due <= now:
+                            expired[number] = ""
+                        earliest = min(earliest, due)
+                    elif self._times.deadlines[number]:
+                        earliest = min(earliest, now + _CHECK_INTERVAL)
+                overdue = self._times.overdue(list(self._calls), now)
+            if overdue is not None:
+                timed_out = (number for number, ending in overdue.endings.items() if ending is Ending.TIMED_OUT)
+                expired |= dict.fromkeys(timed_out, overdue.reason)
+            for number, reason in expired.items():
+                self._abandon(number, Ending.TIMED_OUT, stop=True, reason=reason)
             with self._changed:
                 if not expired and self._open:
                     self._changed.wait(max(0.0, earliest - time.monotonic()))
 
-    def _abandon(self, number: int, ending: Ending, *, stop: bool) -> None:
+    def _abandon(self, number: int, ending: Ending, *, stop: bool, reason: str = "") -> None:
         """Report a call that has not ended; with `stop`, let another call start in its place."""
         assert self._executor is not None
-        started = self._starts.get(number)
+        started = self._times.starts[number]
         seconds = time.monotonic() - started if started else 0.0
         if stop:
             self._executor.abandon(number)
-        self._add_outcome(Outcome(number, ending, seconds=seconds, worker=self._executor.worker))
+        error = ErrorInfo("TimeoutError", reason) if reason else None
+        self._add_outcome(Outcome(number, ending, error=error, seconds=seconds, worker=self._executor.worker))

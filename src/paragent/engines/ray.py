@@ -139,7 +139,7 @@ class RayCluster(Cluster):
     def _require_local_address(self) -> None:
         address = self._options.get("address", "local")
         if self._config.in_local and address != "local":
-            raise EngineFailed(f"the address {address!r} is a cluster; add in_local=False to use it")
+            raise EngineFailed(f"the address {address!r} is a cluster; add in_local=False (--engine-address) to use it")
 
     def _start_locally(self) -> None:
         import ray
@@ -193,7 +193,8 @@ class RayCluster(Cluster):
                 raise
             raise EngineFailed(
                 f"there is no Ray cluster at {address!r}: {_first_lines(error)}. Name one with "
-                "engine_options={'address': 'host:6379'} or RAY_ADDRESS, start one with 'ray start --head', or use in_local=True"
+                "engine_options={'address': 'host:6379'} (--engine-address) or RAY_ADDRESS, start one with 'ray start --head', "
+                "or use in_local=True"
             ) from error
         return host
 

@@ -94,6 +94,12 @@ class JavaGateway:
             self._log.close()
 
 
+def _has_ended(gateway: Any) -> bool:
+    """Return whether the Java process that pyspark started for a gateway has ended, for example because it was killed."""
+    process = getattr(gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
 def require_java() -> None:
     """Check that a Java runtime is installed.
 
@@ -146,6 +152,8 @@ class SparkCluster(Cluster):
         """Use the existing context; otherwise create one for this host, or for the configured cluster."""
         from pyspark import SparkContext
 
+        if _has_ended(SparkContext._gateway):  # nothing can be done with its context, not even stopping it
+            SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         self._context = SparkContext._active_spark_context
         if self._context is None:
             self._ours = True
@@ -177,13 +185,14 @@ class SparkCluster(Cluster):
             memory = self._context.getConf().get("spark.executor.memory", "1g")
             return (
                 f"Spark at {self._context.master} has started no executor. Either no node can hold one: each needs {memory} of "
-                "memory; lower spark.executor.memory or spark.executor.cores in engine_options={'conf': ...}. Or other "
-                "applications use all cores, or the executors cannot connect to this host. The web page of the master (port "
-                "8080) shows the nodes and the waiting applications"
+                "memory; lower spark.executor.memory or spark.executor.cores in engine_options={'conf': ...} "
+                "(--engine-option conf=...). Or other applications use all cores, or the executors cannot connect to this "
+                "host. The web page of the master (port 8080) shows the nodes and the waiting applications"
             )
         return (
             f"Spark at {self._context.master} runs {self._context.defaultParallelism} tasks at a time, and every worker "
-            "occupies one. Lower worker_num, or let one Spark task run several workers: engine_options={'partitions': ...}"
+            "occupies one. Lower worker_num (--workers), or let one Spark task run several workers: "
+            "engine_options={'partitions': ...} (--engine-option partitions=...)"
         )
 
     def stop(self) -> None:
@@ -273,12 +282,14 @@ class SparkCluster(Cluster):
                     f"local[{2 * self._config.workers}]"  # twice, for successors of node agents that are still ending
                 )
             if not str(named).startswith("local"):
-                raise EngineFailed(f"the master {named!r} is a cluster; add in_local=False to use it")
+                raise EngineFailed(
+                    f"the master {named!r} is a cluster; add in_local=False (--engine-address) to use it"
+                )
             return str(named)
         if not named or str(named).startswith("local"):
             raise EngineFailed(
                 f"in_local=False needs a cluster, but the master is {named or 'not set'}: set "
-                "engine_options={'master': 'spark://host:7077'} or SPARK_MASTER, or use in_local=True"
+                "engine_options={'master': 'spark://host:7077'} (--engine-address) or SPARK_MASTER, or use in_local=True"
             )
         if str(named).startswith("sc://"):
             raise EngineFailed(

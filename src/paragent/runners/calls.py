@@ -45,7 +45,7 @@ def respond(call: Call, outcome: Outcome, now: float) -> TaskResponse:
             status, answer, error = _read_answer(answer)
     else:
         status, answer, error = _STATUS[outcome.ending], None, outcome.error
-        if status is TaskStatus.TIMED_OUT:
+        if status is TaskStatus.TIMED_OUT and error is None:
             error = _limit_reached(outcome.seconds, call.limit)
     seconds = outcome.seconds
     executions = 0 if status is _CANCELLED and not seconds else call.executions

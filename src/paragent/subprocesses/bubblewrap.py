@@ -53,7 +53,8 @@ class SandboxFiles:
         for path in ("/dev/shm", TMP):  # noqa: S108 - inside the sandbox
             options += ["--perms", "1777", "--size", str(self.tmp_bytes), "--tmpfs", path]
         # Bind mounts come after the tmpfs mounts, which would hide a folder of this host that is below /tmp.
-        readable = [path for path in dict.fromkeys(self.readable) if not _is_system(path) and Path(path).exists()]
+        absolute = map(os.path.abspath, self.readable)
+        readable = [path for path in dict.fromkeys(absolute) if not _is_system(path) and Path(path).exists()]
         parents = {
             str(parent) for path in (*readable, *self.inside, *self.contents, "/etc/x") for parent in Path(path).parents
         }
@@ -181,5 +182,8 @@ def _unused_uid() -> int:
 
 
 def reported_problem(output: str) -> str | None:
-    """Return what bubblewrap reported if it could not create the sandbox; None if the output is not from bubblewrap."""
-    return output.strip()[-500:] if "bwrap:" in output else None
+    """Return what bubblewrap reported if it could not create the sandbox; None if the output says something else.
+
+    A command that it could not execute in the sandbox is something else: the sandbox works.
+    """
+    return output.strip()[-500:] if "bwrap:" in output and "bwrap: execvp" not in output else None

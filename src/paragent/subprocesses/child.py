@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import paragent
 from paragent._internal.processes import describe_exit, kill_group, plain_environment
 from paragent.errors import EnvironmentFailed
+from paragent.execution import STARTING_HELPER, waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -258,8 +259,9 @@ _MAIN = (
     "import json, sys; sys.path.insert(0, sys.argv[2]); from paragent.subprocesses.confinement import serve; "
     "serve(json.loads(sys.argv[1]))"
 )
-_START_LIMIT = 60.0
-"""Seconds for a child to start and import the module; importing sympy takes one second on an idle host."""
+_START_LIMIT = 180.0
+"""Seconds for a child to start and import the module; importing sympy takes one second on an idle host, and ten times as long
+for the first time, when Python compiles it."""
 
 
 class CallFailed(Exception):
@@ -287,6 +289,8 @@ class SubprocessPool:
         self._limits = ProcessLimits(memory=memory)
         self._idle: list[Child] = []
         self._free = asyncio.Semaphore(most)
+        self._starting = asyncio.Lock()
+        """Held while a child starts: several that import the same module at once for the first time compile it several times."""
 
     @classmethod
     @asynccontextmanager
@@ -301,28 +305,45 @@ class SubprocessPool:
     async def call(self, function: str, *arguments: Any, limit: float, folder: Path | None = None) -> Any:
         """Call a function of the module and return its result. Arguments and result must be JSON.
 
+        Waiting for a free child, and starting one, is not the work of the current rollout.
+
         Args:
             function: its name.
             arguments: its arguments.
-            limit: seconds for the call. Waiting for a free child, and starting one, does not count.
+            limit: seconds for the call.
             folder: if given, the call can use only files in this folder, besides reading installed software.
 
         Raises:
             CallFailed: the function raised, exceeded a limit, or ended its process.
             EnvironmentFailed: no child could be started.
         """
-        async with self._free:
-            child = self._idle.pop() if self._idle else await self._start()
-            try:
-                request = {"target": f"{self._module}:{function}", "arguments": arguments}
-                more = {} if folder is None else {"more": [str(folder)]}
-                reply = await child.request(request | more, limit)
-            except ChildLost as lost:
-                raise CallFailed("limit", lost.reason) from None
+        child = await self._take()
+        try:
+            request = {"target": f"{self._module}:{function}", "arguments": arguments}
+            more = {} if folder is None else {"more": [str(folder)]}
+            reply = await child.request(request | more, limit)
             self._idle.append(child)
+        except ChildLost as lost:
+            raise CallFailed("limit", lost.reason) from None
+        finally:
+            self._free.release()
         if not reply.value["ok"]:
             raise CallFailed(reply.value["type"], reply.value["error"])
         return reply.value["value"]
+
+    async def _take(self) -> Child:
+        """Return a free child; the caller must release `_free`."""
+        if self._idle and not self._free.locked():
+            await self._free.acquire()
+            return self._idle.pop()
+        with waiting(STARTING_HELPER):
+            await self._free.acquire()
+            try:
+                async with self._starting:
+                    return self._idle.pop() if self._idle else await self._start()
+            except BaseException:
+                self._free.release()
+                raise
 
     async def _start(self) -> Child:
         settings = {"limits": self._limits.as_rlimits(), "die_with_parent": True}

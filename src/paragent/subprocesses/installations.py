@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["SYSTEM_FILES", "installation_folders", "is_broad", "own_python_folders", "path_folders"]
+from paragent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "SYSTEM_FILES",
+    "hidden_entries",
+    "installation_folders",
+    "is_broad",
+    "own_python",
+    "own_python_folders",
+    "path_folders",
+]
 
 _SHEBANG_BYTES = 256
 _MOST_LINKS = 16
@@ -29,7 +44,12 @@ SYSTEM_FILES = (
     "/nix/store",
 )
 """Files and folders outside of /usr that programs read and that have no secrets."""
-
+_MOST_ENTRIES = 200_000
+"""Files and folders among which hidden ones are searched. It takes about half a second."""
+_MOST_HIDDEN = 500
+"""Hidden files and folders. Each is a mount of the sandbox; 500 of them take about 0.3 s when it starts."""
+_PACKAGES = frozenset({"node_modules", "site-packages", "dist-packages", "__pycache__"})
+"""Folders of installed packages. Their hidden files are not the user's, and some are needed, such as `node_modules/.bin`."""
 
 _BROAD = ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/srv", "/tmp", "/var", "/var/tmp")  # noqa: S108 - they are not used
 
@@ -57,10 +77,54 @@ def installation_folders(program: str) -> list[str]:
     return list(found)
 
 
+def own_python() -> str:
+    """Return the path of this process's Python without `..`, which leads through folders that a sandbox may not have."""
+    return os.path.abspath(sys.executable)  # noqa: PTH100 - resolving links would leave the environment of Python
+
+
 def own_python_folders() -> list[str]:
     """Return the folders of this process's Python and of the packages that it can import."""
     given = [sys.prefix, sys.base_prefix, *(path for path in sys.path if path)]
-    return [path for path in dict.fromkeys(given) if not is_broad(path)]
+    absolute = map(os.path.abspath, given)
+    return [path for path in dict.fromkeys(absolute) if not is_broad(path)]
+
+
+def hidden_entries(folder: str, known: Sequence[str] = ()) -> list[str]:
+    """Return the files and folders below a folder whose names begin with a dot: `.env`, `.git` and others may have secrets.
+
+    Links are left out: their targets are hidden, visible or outside of the sandbox by themselves. So are installed packages.
+
+    Args:
+        folder: the folder.
+        known: folders below it that are hidden anyway.
+
+    Raises:
+        ConfigError: there are too many files.
+    """
+    found: list[str] = []
+    waiting, seen = [folder], 0
+    for current in waiting:  # it grows: the upper levels come first
+        with contextlib.suppress(OSError), os.scandir(current) as entries:
+            for entry in entries:
+                seen += 1
+                if entry.is_symlink() or entry.path in known:
+                    continue
+                if entry.name.startswith("."):
+                    found.append(entry.path)
+                elif entry.is_dir() and entry.name not in _PACKAGES and not _is_environment(entry.path):
+                    waiting.append(entry.path)
+        if seen > _MOST_ENTRIES or len(found) > _MOST_HIDDEN:
+            problem = f"{_MOST_ENTRIES:,} files" if seen > _MOST_ENTRIES else f"{_MOST_HIDDEN:,} hidden files"
+            raise ConfigError(
+                f"the agent in the sandbox can read {folder} except for hidden files, and the folder has more than {problem}: "
+                "start the run in a smaller folder with the agent, or use --agent-in host"
+            )
+    return found
+
+
+def _is_environment(folder: str) -> bool:
+    """Return whether a folder is an environment of Python or conda."""
+    return any(os.path.exists(f"{folder}/{name}") for name in ("pyvenv.cfg", "conda-meta"))  # noqa: PTH110 - plain strings
 
 
 def path_folders() -> list[str]:

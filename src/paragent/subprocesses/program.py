@@ -20,6 +20,7 @@ from paragent.subprocesses.bubblewrap import (
     privilege_settings,
 )
 from paragent.subprocesses.child import ProcessLimits, footprint
+from paragent.subprocesses.installations import own_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,6 +161,8 @@ class RunningProgram:
         try:
             return self._parsed(json.loads(received))
         except (ValueError, KeyError, TypeError, RecursionError):
+            if received and not self._limit:  # `program_main` writes nothing else
+                return ProgramReport(exit_code=None, problem="wrote to the channel of the process that runs it")
             problem = self._limit or await self._channel.problem()
             return ProgramReport(exit_code=None, problem=problem, killed=not self._limit)
 
@@ -283,9 +286,9 @@ async def start_in_sandbox(
     del settings["limits"][
         "RLIMIT_AS"
     ]  # runtimes such as Node reserve much more than they use; the parent watches memory
-    prefix = [sys.executable, "-I", child, json.dumps(settings)]
+    prefix = [own_python(), "-I", child, json.dumps(settings)]
     spec = replace(spec, prefix=prefix, forward=forward)
-    own = [sys.executable, "-I", main]
+    own = [own_python(), "-I", main]
     wrapped = bubblewrap_command(files, own, user=user, advice=advice, network=network, first=True)
     with wrapped as (command, descriptors):
         channel = await _ProcessChannel.start(command, limits, descriptors)

@@ -32,9 +32,11 @@ from typing import Any
 __all__ = ["Capture", "Supervisor", "forward", "main"]
 
 _CHUNK = 1 << 16
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of <linux/prctl.h>
 _POLL = 0.01
 """Seconds between two rounds of SIGKILL, while processes that were killed are still starting others."""
+_START_TIME = 60.0
+"""Seconds to start the program; it takes milliseconds."""
 _AFTER_END = 2.0
 """Seconds for output to end, and for the answer to be read, after all processes were killed; it takes milliseconds."""
 
@@ -73,12 +75,12 @@ class Supervisor:
         self._prefix: list[str] = settings.get("prefix") or []
         self._captures = {name: Capture(settings["output"]) for name in ("stdout", "stderr")}
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
 
     def run(self) -> dict[str, Any]:
         """Run the program and return the report."""
         began = time.monotonic()
-        _become_subreaper()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
             process = self._process = subprocess.Popen(
                 [*self._prefix, *self._settings["command"]],
@@ -90,7 +92,10 @@ class Supervisor:
                 start_new_session=True,
             )
         except OSError as error:
+            self._ended.set()
             return {"error": f"{error.filename or self._settings['command'][0]}: {error.strerror}"}
+        finally:
+            self._started.set()
         streams = {"stdout": process.stdout, "stderr": process.stderr}
         readers = [self._thread(self._read, streams[name], name) for name in streams]
         self._thread(self._write, process.stdin)
@@ -111,6 +116,7 @@ class Supervisor:
 
     def stop(self, grace: float) -> None:
         """Ask the program to end; kill all processes after `grace` seconds."""
+        self._started.wait(_START_TIME)  # an order may come before the program is started
         if self._process is None or self._ended.is_set():
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -146,15 +152,18 @@ class Supervisor:
         return {"answer": found[:limit].decode("utf-8", "replace"), "answer_cut": len(found) > limit}
 
 
-def _become_subreaper() -> None:
-    """Let orphaned descendants become children of this process, so that it can find and end them.
+def _prctl(option: int, value: int) -> None:
+    """Change an attribute of this process.
 
-    Without ctypes, which small images lack, those that leave the program's session end with the machine.
+    - PR_SET_DUMPABLE 0: a program of the same user cannot open the streams of this process in /proc, nor trace it.
+    - PR_SET_CHILD_SUBREAPER 1: orphaned descendants become children of this process, so that it can find and end them.
+
+    Without ctypes, which small images lack, nothing changes. Processes that leave the program's session end with the machine.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _wait_for(pid: int) -> int:
@@ -227,7 +236,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 def _obey(supervisor: Supervisor, control: Any, folder: str) -> None:
     """Follow the parent's orders; when it has ended, kill everything and remove the folder."""
     for line in control:
-        supervisor.stop(float(json.loads(line)["stop"]))
+        with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):  # not an order of the parent
+            supervisor.stop(float(json.loads(line)["stop"]))
     while _kill_children():  # the main thread reaps them
         time.sleep(_POLL)
     _remove(folder)
@@ -241,6 +251,7 @@ def _remove(folder: str) -> None:
 
 def main() -> None:
     """Read the settings from stdin, run the program, write the report to stdout."""
+    _prctl(_PR_SET_DUMPABLE, 0)
     control = sys.stdin.buffer
     settings = json.loads(control.readline())
     if settings.get("forward"):

@@ -97,7 +97,10 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    (
+        "grpc.min_reconnect_backoff_ms",
+        20_000,
+    ),  # how long one attempt to connect may take; the time budget of `connect` ends it earlier
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
     ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),

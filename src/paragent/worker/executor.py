@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import deque
@@ -10,26 +11,28 @@ from collections.abc import Awaitable
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here
 from paragent._internal.threads import raise_in_thread, run_loop, start_thread
-from paragent._internal.tracebacks import message_of, traceback_of, type_name
-from paragent.errors import Unserialisable
+from paragent._internal.tracebacks import message_of, stack_of, traceback_of, type_name
+from paragent.errors import InfrastructureError, Unserialisable
 from paragent.execution import Ending, ExecutionRecord, Outcome, current_record
 from paragent.serialization import is_plain, pack, unpack
+from paragent.worker.call_times import BLOCKED_AFTER, CallTimes
 from paragent.worker.output import as_str
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Sequence
 
+    from paragent.execution import SelfLimited
     from paragent.serialization import Payload
     from paragent.tasks import ErrorInfo
-    from paragent.worker.loop_watch import BlockedLoop, LoopWatch
+    from paragent.worker.loop_watch import LoopWatch
     from paragent.worker.protocol import Call
 
-__all__ = ["Admission", "CallExecutor", "StartTimes"]
+__all__ = ["Admission", "CallExecutor"]
 
 
 class Admission:
@@ -98,13 +101,6 @@ class Abandoned(SystemExit):
     """Raised in the thread of a call that exceeded its limit and cannot be stopped in any other way."""
 
 
-class StartTimes(Protocol):
-    """The start time of each call by its number, for the enforcement of time limits from outside; 0.0: not started."""
-
-    def __getitem__(self, number: int) -> float: ...
-    def __setitem__(self, number: int, started: float) -> None: ...
-
-
 class CallExecutor:
     """Runs calls and emits one outcome for each, from the thread in which the call ended.
 
@@ -113,10 +109,11 @@ class CallExecutor:
         sync_limit: how many sync calls run at a time.
         async_limit: how many async calls run at a time.
         shared: the two limits are one limit for both kinds together.
-        starts: receives the `time.monotonic()` of each call's start.
+        times: receives when each call starts and must end, and what the event loop executes.
         finished: called with the label of each call that ended, before its outcome is emitted; must not raise.
         failed: called with the name of a thread that ended unexpectedly and its error; None: end this process.
-        blocked: receives which async call blocks the event loop; None: nobody watches it.
+        replace: called from another thread when a call that blocks the event loop has got its outcome: ends this process, and
+            the other calls are executed elsewhere. None: raise `Abandoned` in the event loop's thread instead.
     """
 
     def __init__(
@@ -126,17 +123,21 @@ class CallExecutor:
         sync_limit: int,
         async_limit: int,
         shared: bool,
-        starts: StartTimes,
+        times: CallTimes,
         finished: Callable[[str], None],
         failed: Callable[[str, BaseException], object] | None = None,
-        blocked: BlockedLoop | None = None,
+        replace: Callable[[], None] | None = None,
     ) -> None:
         self._emit = emit
-        self._starts = starts
+        self._times, self._starts = times, times.starts
         self._finished = finished
         self._thread_failed = failed
-        self._blocked = blocked
+        self._replace = replace
         self._watch: LoopWatch | None = None
+        self._limited: dict[int, tuple[SelfLimited, Call, ExecutionRecord, float]] = {}
+        """The calls that enforce their own limit, and when they started. The thread that removes a call emits its outcome."""
+        self._self_limited: set[int] = set()
+        """The numbers of these calls until they end; used only by the event loop's thread."""
         self.worker = here()
         self._sync_admission = Admission(sync_limit, self._start)
         self._async_admission = self._sync_admission if shared else Admission(async_limit, self._start)
@@ -205,21 +206,13 @@ class CallExecutor:
         if thread is not None:
             raise_in_thread(thread, Abandoned)
             self._sync_admission.leave()
-        elif number in self._running and not self._loop_runs_another(number):
-            assert self._loop_thread is not None
-            assert self._loop_thread.ident is not None
-            raise_in_thread(self._loop_thread.ident, Abandoned)
+        elif number in self._running and self._times.blocking in (-1, number):  # not while it executes another call
+            self._raise_in_loop()
 
-    def _loop_runs_another(self, number: int) -> bool:
-        """Return whether the event loop is executing a step of another call."""
-        return self._number_in_loop() not in {None, number}
-
-    def _number_in_loop(self) -> int | None:
-        """Return the call of which the event loop is executing a step; None: none, or a task that a call created."""
-        import asyncio
-
-        current = asyncio.current_task(self._loop)
-        return next((number for number, (task, _) in self._running.copy().items() if task is current), None)
+    def _raise_in_loop(self) -> None:
+        assert self._loop_thread is not None
+        assert self._loop_thread.ident is not None
+        raise_in_thread(self._loop_thread.ident, Abandoned)
 
     def close(self) -> None:
         """End the event loop, then every thread after its current call; calls that hang in native code are not waited for.
@@ -355,12 +348,7 @@ class CallExecutor:
                     except RuntimeError:
                         loop.close()
                         raise
-                    if self._blocked is not None:
-                        from paragent.worker.loop_watch import LoopWatch
-
-                        self._watch = LoopWatch(
-                            loop, self._blocked, self._number_in_loop, self._charge, self._thread_failed
-                        )
+                    loop.set_task_factory(self._new_task)
                     self._loop, self._loop_thread = loop, thread
         return self._loop
 
@@ -378,20 +366,46 @@ class CallExecutor:
 
     def _start_async(self, calls: list[Call]) -> None:
         for call in calls:
-            self._spawn(call, self._run_async(call, ExecutionRecord(call.label)), call.limit)
+            recording = ExecutionRecord(call.label)
+            self._spawn(call, self._run_async(call, recording), recording, call.limit)
 
     def _start_awaiting(self, call: Call, result: Awaitable[Any], recording: ExecutionRecord, started: float) -> None:
         left = None if call.limit is None else call.limit - (time.monotonic() - started)
-        self._spawn(call, self._await(call, result, recording, started), left)
+        self._spawn(call, self._await(call, result, recording, started), recording, left)
 
-    def _spawn(self, call: Call, coroutine: Coroutine[Any, Any, None], limit: float | None) -> None:
+    def _spawn(
+        self, call: Call, coroutine: Coroutine[Any, Any, None], recording: ExecutionRecord, limit: float | None
+    ) -> None:
         assert self._loop is not None
         timer = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
-        if timer and self._watch:
-            self._watch.wake()
-        task = self._loop.create_task(coroutine)
+        recording.number = call.number
+        task = self._task_of(recording, self._loop, coroutine)
         self._running[call.number] = (task, timer)
         task.add_done_callback(partial(self._ensure_outcome, call))
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Any, /, **settings: Any
+    ) -> asyncio.Task[Any]:
+        """Create a task: the event loop's task factory. Steps of tasks that calls create are theirs."""
+        recording = current_record.get()
+        if recording is not None and recording.number is not None:
+            return self._task_of(recording, loop, coroutine, **settings)
+        import asyncio
+
+        return asyncio.Task(coroutine, loop=loop, **settings)
+
+    def _task_of(
+        self,
+        recording: ExecutionRecord,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any],
+        **settings: Any,
+    ) -> asyncio.Task[Any]:
+        import asyncio
+
+        from paragent.worker.loop_watch import Steps
+
+        return asyncio.Task(Steps(coroutine, recording, self._times, self._charge), loop=loop, **settings)
 
     async def _run_async(self, call: Call, recording: ExecutionRecord) -> None:
         started = time.monotonic()
@@ -403,11 +417,13 @@ class CallExecutor:
         self, call: Call, result: Any, recording: ExecutionRecord, started: float, ending: Ending = _RETURNED
     ) -> None:
         current_record.set(recording)
+        recording.limit_itself = partial(self._limit_itself, call, recording, started)
         try:
             if ending is _RETURNED and isinstance(result, Awaitable):
                 result = await result
         except BaseException as error:  # noqa: BLE001 - anything that user code raises is an outcome
             ending, result = Ending.RAISED, error
+        recording.number = None
         self._leave_loop(call.number)
         ending = self._stopped.pop(call.number, ending)
         self._finish(call, self._outcome(call, ending, result, recording, started))
@@ -428,12 +444,71 @@ class CallExecutor:
         _, timer = self._running.pop(number)
         if timer:
             timer.cancel()
-        if not self._running and self._watch:
+        if self._times.deadlines[number]:
+            self._times.deadlines[number] = 0.0
+
+    def _limit_itself(
+        self, call: Call, recording: ExecutionRecord, started: float, limited: SelfLimited
+    ) -> Callable[[float], None]:
+        """Watch the event loop for a call that enforces its own limit; return the function that sets its deadline.
+
+        Raises:
+            InfrastructureError: the thread that watches the event loop cannot be started.
+        """
+        from paragent.worker.loop_watch import LoopWatch
+
+        if self._watch is None:
+            try:
+                self._watch = LoopWatch(self._times, self._end_blocking, self._thread_failed)
+            except RuntimeError as error:
+                raise InfrastructureError(f"this worker cannot start another thread: {error}") from error
+        idle = not self._limited
+        self._self_limited.add(call.number)
+        self._limited[call.number] = (limited, call, recording, started)
+        if idle:
+            self._watch.wake()
+            self._give_sign_of_life()
+        return partial(self._set_deadline, recording)
+
+    def _set_deadline(self, recording: ExecutionRecord, deadline: float) -> None:
+        if recording.number is not None:
+            self._times.deadlines[recording.number] = deadline
+
+    def _give_sign_of_life(self) -> None:
+        """Let the owner know, regularly, that the event loop runs."""
+        assert self._loop is not None
+        if not self._times.replaced:
+            self._times.loop[2] = time.monotonic()
+        if self._limited:
+            self._loop.call_later(BLOCKED_AFTER, self._give_sign_of_life)
+        elif self._watch:
             self._watch.rest()
+
+    def _end_blocking(self, number: int) -> None:
+        """Emit the outcome of a call that blocks the event loop, from another thread."""
+        assert self._loop_thread is not None
+        frame = sys._current_frames().get(self._loop_thread.ident or 0)
+        found = self._limited.pop(number, None)
+        if found is None:
+            return  # it has just ended
+        limited, call, recording, started = found
+        try:
+            ending, result = _RETURNED, limited.stop(stack_of(frame))
+        except BaseException as error:  # noqa: BLE001 - every call must have an outcome
+            ending, result = Ending.RAISED, error
+        self._emit(self._outcome(call, ending, result, recording, started))
+        if self._replace is not None:
+            self._times.replace_worker()
+            self._replace()
+        elif self._times.blocking == number:
+            self._raise_in_loop()
 
     def _charge(self, blocking: int, seconds: float) -> None:
         """Give the other calls the time back in which one call blocked the event loop."""
         assert self._loop is not None
+        for number, (limited, *_) in self._limited.copy().items():
+            if number != blocking:
+                limited.excuse(seconds)
         for number, (task, timer) in self._running.items():
             if number != blocking and timer is not None:
                 if self._starts[number]:
@@ -494,7 +569,13 @@ class CallExecutor:
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         self._finished(call.label)
-        self._emit(outcome)
+        number = call.number
+        if number not in self._self_limited:
+            self._emit(outcome)
+        else:
+            self._self_limited.discard(number)
+            if self._limited.pop(number, None) is not None:
+                self._emit(outcome)
         (self._async_admission if call.is_async else self._sync_admission).leave()
 
 

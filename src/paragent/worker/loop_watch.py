@@ -1,95 +1,121 @@
-"""Notices calls that block the event loop of a worker, so that the other calls are not charged for that time."""
+"""Finds out which call blocks the event loop of a worker, and for how long."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import start_thread
+from paragent.worker.call_times import BLOCKED_AFTER
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-__all__ = ["BlockedLoop", "LoopWatch"]
+    from paragent.execution import ExecutionRecord
+    from paragent.worker.call_times import CallTimes
+
+__all__ = ["LoopWatch", "Steps"]
 
 _PERIOD = 0.2
-"""Seconds between two requests to the event loop."""
-_BLOCKED_AFTER = 0.5
-"""Seconds without an answer after which the loop counts as blocked. With `_PERIOD`, less than the time that the engine waits
-after a time limit before it kills the worker."""
+"""Seconds between two checks."""
 
 
-class BlockedLoop:
-    """Receives which call blocks the event loop; `since` is a `time.monotonic()`."""
+class Steps(Coroutine[Any, Any, Any]):
+    """A coroutine of a call, or of a task that the call created. The times of the worker show each of its steps.
 
-    def begin(self, number: int, since: float) -> None:
-        """The call `number` has blocked the loop since then."""
+    Args:
+        coroutine: what to run.
+        record: the record of the call.
+        times: the times of the worker.
+        charge: called on the event loop after each step that blocked it, before anything else that waited, with the number of the
+            call and the seconds.
+    """
 
-    def end(self) -> None:
-        """The loop runs again."""
+    __slots__ = ("_charge", "_coroutine", "_record", "_times")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        record: ExecutionRecord,
+        times: CallTimes,
+        charge: Callable[[int, float], None],
+    ) -> None:
+        self._coroutine, self._record, self._times, self._charge = coroutine, record, times, charge
+
+    def send(self, value: Any) -> Any:
+        """Execute the next step."""
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Execute the next step, which begins with an exception."""
+        return self._step(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._coroutine.close()
+
+    def __await__(self) -> Any:
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(
+            self._coroutine, name
+        )  # `cr_frame`, `__qualname__` and others, which libraries and debuggers read
+
+    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        number = self._record.number
+        if number is None:
+            return step(*arguments)  # the call has ended; its number may belong to another one
+        loop, began = self._times.loop, time.monotonic()
+        before = loop[0], loop[1]
+        loop[0], loop[1] = number + 1, began
+        try:
+            return step(*arguments)
+        finally:
+            loop[0], loop[1] = before
+            seconds = time.monotonic() - began
+            if seconds > BLOCKED_AFTER:
+                self._charge(number, seconds)
 
 
 class LoopWatch:
-    """A thread that asks the event loop for an answer a few times a second while calls run on it.
+    """A thread that ends calls which enforce their own limit and cannot, because they block the event loop.
 
-    Code that holds the interpreter lock is not noticed, because it stops this thread, too.
+    Code that holds the interpreter lock stops this thread, too; then the owner of the worker ends the call.
 
     Args:
-        loop: the event loop.
-        blocked: receives which call blocks it.
-        current: returns the number of the call whose step the loop executes; None: unknown.
-        charge: called on the loop, before anything else that waited, with the number of the call that blocked it and the seconds.
+        times: the times of the worker.
+        end: called with the number of a call that blocks the event loop beyond its limit.
         failed: called with the name of the thread and its error if it ends unexpectedly; None: end this process.
     """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        blocked: BlockedLoop,
-        current: Callable[[], int | None],
-        charge: Callable[[int, float], None],
+        times: CallTimes,
+        end: Callable[[int], None],
         failed: Callable[[str, BaseException], object] | None,
     ) -> None:
-        self._loop = loop
-        self._blocked = blocked
-        self._current = current
-        self._charge = charge
+        self._times, self._end = times, end
         self._wanted = threading.Event()
-        self._blocking: int | None = None
-        """Written by the watching thread while the loop is blocked, and by the loop afterwards."""
         start_thread(self._watch, name="paragent-loop-watch", failed=failed)
 
     def wake(self) -> None:
-        """Watch: a call begins. Must be cheap."""
-        if not self._wanted.is_set():
-            self._wanted.set()
+        """Watch: a call that enforces its own limit begins."""
+        self._wanted.set()
 
     def rest(self) -> None:
-        """Stop watching until `wake`: no call runs."""
+        """Stop watching until `wake`."""
         self._wanted.clear()
 
     def _watch(self) -> None:
+        last, seen = (-1, 0.0), 0
         while self._wanted.wait():
-            answered = threading.Event()
-            asked = time.monotonic()
-            try:
-                self._loop.call_soon_threadsafe(self._answer, asked, answered)
-            except RuntimeError:  # the loop is closed
-                return
-            if not answered.wait(_BLOCKED_AFTER):
-                self._blocking = self._current()
-                if self._blocking is not None:
-                    self._blocked.begin(self._blocking, asked)
-                while not answered.wait(_PERIOD):
-                    if self._loop.is_closed():
-                        return
             time.sleep(_PERIOD)
-
-    def _answer(self, asked: float, answered: threading.Event) -> None:
-        blocking, self._blocking = self._blocking, None
-        if blocking is not None:
-            self._charge(blocking, time.monotonic() - asked)
-            self._blocked.end()
-        answered.set()
+            step = self._times.blocking, self._times.blocking_since
+            # Seen several times: a process that was stopped and continues now gets the time to finish a step.
+            last, seen = step, seen + 1 if step == last and step[0] >= 0 else 0
+            if seen * _PERIOD >= BLOCKED_AFTER and time.monotonic() > self._times.end_of_step() + _PERIOD:
+                self._end(step[0])
+                seen = 0

@@ -19,8 +19,8 @@ from paragent._internal.tracebacks import message_of, type_name
 from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload, add_code, drop_code, size_of
 from paragent.transport.framing import encode, read_frame, write_bytes
+from paragent.worker.call_times import CallTimes
 from paragent.worker.executor import CallExecutor
-from paragent.worker.loop_watch import BlockedLoop
 from paragent.worker.output import Line, OutputCapture, forward_logs
 from paragent.worker.protocol import CallBatch, OutcomeBatch, WorkerCommand, WorkerSetup, WorkerUpdate
 
@@ -38,16 +38,22 @@ class _Returned(list[int]):
 
 
 class _End:
-    """The last item of the send queue."""
+    """The last item of the send queue.
+
+    Args:
+        replaced: end this process as soon as everything before is sent.
+    """
+
+    def __init__(self, *, replaced: bool = False) -> None:
+        self.replaced = replaced
 
 
-def main(socket_fd: int, starts_fd: int) -> None:
+def main(socket_fd: int, times_fd: int) -> None:
     """Serve the owner at the other end of `socket_fd` until it says stop or its end is closed.
 
     Args:
         socket_fd: a socket connected to the owner.
-        starts_fd: shared memory into which the start time of each running call is written, and which call blocks the event
-            loop: its number plus 1 (0: none), and since when.
+        times_fd: shared memory for the `CallTimes` of this worker.
     """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +63,6 @@ def main(socket_fd: int, starts_fd: int) -> None:
     stream = FileIO(socket_fd, "r+")  # not a socket object: importing `socket` takes too long
     setup: WorkerSetup = read_frame(stream)
     sys.path[:] = setup.sys_path
-    starts = memoryview(mmap.mmap(starts_fd, 0)).cast("d")
     queue = _SendQueue()
     output = OutputCapture(queue.put_line)
     forward_logs(queue.put_line, setup.log_levels)
@@ -66,9 +71,9 @@ def main(socket_fd: int, starts_fd: int) -> None:
         sync_limit=setup.sync_limit,
         async_limit=setup.async_limit,
         shared=setup.shared_limit,
-        starts=starts,
+        times=CallTimes.of_memory(memoryview(mmap.mmap(times_fd, 0)).cast("d")),
         finished=output.finish,
-        blocked=_SharedBlockedLoop(starts),
+        replace=lambda: queue.put(_End(replaced=True)),
     )
     gc.freeze()
     gc.enable()
@@ -86,20 +91,6 @@ def main(socket_fd: int, starts_fd: int) -> None:
     output.restore()
     queue.put(_End())
     writer.join()
-
-
-class _SharedBlockedLoop(BlockedLoop):
-    """Writes which call blocks the event loop into the last two numbers of the shared memory, where the owner reads it."""
-
-    def __init__(self, starts: memoryview[float]) -> None:
-        self._starts = starts
-
-    def begin(self, number: int, since: float) -> None:
-        self._starts[-1] = since
-        self._starts[-2] = number + 1
-
-    def end(self) -> None:
-        self._starts[-2] = 0.0
 
 
 class _SendQueue(SimpleQueue[Any]):
@@ -148,8 +139,8 @@ def _read(stream: FileIO, executor: CallExecutor, queue: _SendQueue) -> None:
 
 def _write(stream: FileIO, queue: _SendQueue) -> None:
     """Send what is queued at once; items that arrive meanwhile go into the next update."""
-    ended = False
-    while not ended:
+    ended: _End | None = None
+    while ended is None:
         outcomes: list[Outcome] = []
         lines: list[Line] = []
         returned: list[int] | None = None
@@ -165,7 +156,7 @@ def _write(stream: FileIO, queue: _SendQueue) -> None:
             elif isinstance(item, _Returned):
                 returned = [*(returned or ()), *item]
             else:
-                ended = True
+                ended = item
             try:
                 item = queue.get_nowait() if size < _UPDATE_BYTES else None
             except Empty:
@@ -176,6 +167,8 @@ def _write(stream: FileIO, queue: _SendQueue) -> None:
         except OSError:
             end_own_group()
         queue.note_sent(lines)
+    if ended.replaced:
+        end_own_group()
 
 
 def _encoded(outcomes: list[Outcome], lines: list[Line], returned: list[int] | None) -> bytes:

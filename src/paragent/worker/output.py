@@ -244,8 +244,9 @@ def log_levels() -> dict[str, int]:
     if root is None:
         return {"": _WARNING}
     loggers = list(getattr(getattr(root, "manager", None), "loggerDict", {}).items())
-    levels = {name: level for name, logger in loggers if (level := getattr(logger, "level", 0))}
-    return {**levels, "": root.getEffectiveLevel()}
+    # Plain numbers: the enum of a user's level would have to be imported in the worker.
+    levels = {name: int(level) for name, logger in loggers if (level := getattr(logger, "level", 0))}
+    return {**levels, "": int(root.getEffectiveLevel())}
 
 
 _sharing = threading.Lock()

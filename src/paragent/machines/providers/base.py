@@ -118,7 +118,7 @@ def check_file(path_to_vm: str | None) -> None:
         UsageError: it is not.
     """
     if path_to_vm and not Path(path_to_vm).is_file():
-        raise UsageError(f"path_to_vm={path_to_vm!r} is not a file; correct the path")
+        raise UsageError(f"path_to_vm (--path-to-vm): {str(path_to_vm)!r} is not a file; correct the path")
 
 
 def parse_option(text: Any) -> Any:

@@ -156,7 +156,8 @@ class QemuProvider(Provider):
         if wanted is not None and wanted not in named and not Path(wanted).is_file():
             known = ", ".join(sorted(named))
             raise UsageError(
-                f"path_to_vm={wanted!r} is neither a file nor a built image; images: {known}; `paragent vm build` builds them"
+                f"path_to_vm (--path-to-vm): {str(wanted)!r} is neither a file nor a built image; images: {known}; "
+                "`paragent vm build` builds them"
             )
 
     def _image(self) -> Image | None:
