@@ -258,6 +258,24 @@ async def test_a_body_that_does_not_arrive_is_given_up(gateway: Gateway, monkeyp
 
 
 @on_event_loop
+async def test_a_body_that_arrives_after_the_end_of_the_rollout_is_refused(gateway: Gateway) -> None:
+    handler = ScriptedHandler()
+    address = gateway.register(handler)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.url.split(":")[2].partition("/")[0]))
+    request = post(address)
+    writer.write(request[:-10])
+    await writer.drain()
+    assert await ask(address) == "42"  # by now the gateway has read the first part of the slow request
+    await gateway.end(address)
+    writer.write(request[-10:])
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    assert status_of(answer) == 410
+    assert b"rollout_ended" in answer
+    assert len(handler.bodies) == 1, "the late call did not reach the model"
+
+
+@on_event_loop
 async def test_more_calls_than_the_limit_wait(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paragent.gateway.calls.MOST_CALLS", 2)
     free = asyncio.Event()

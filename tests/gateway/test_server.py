@@ -23,6 +23,7 @@ import pytest
 from paragent.errors import ContextFull, EndpointDown, EndpointRefused, RequestRejected, TurnsUsedUp
 from paragent.gateway import Gateway, GatewayAddress
 from paragent.gateway.socket_folder import SocketFolder
+from tests.children import BoundedPopen
 from tests.gateway.scripted_handler import ScriptedHandler
 from tests.waiting import wait_until_async
 
@@ -229,7 +230,8 @@ async def test_the_end_of_a_rollout_cancels_its_calls_and_refuses_later_ones(gat
     address, other_address = gateway.register(handler), gateway.register(other)
     calls = [asyncio.create_task(ask(address)) for _ in range(3)]
     await wait_until_async(lambda: len(handler.bodies) == 3, what="the arrival of all calls")
-    await gateway.end(address)
+    async with asyncio.timeout(5):  # clients give up after 20 s, which would cancel the calls too
+        await gateway.end(address)
     assert handler.cancelled == 3
     for call in calls:
         with pytest.raises(openai.APIStatusError) as raised:
@@ -319,9 +321,11 @@ def test_the_folder_of_a_killed_gateway_is_removed_by_the_next_one() -> None:
     )
     alive, following = SocketFolder(), SocketFolder()
     folder = Path(alive.open()).parent
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with BoundedPopen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
-        killed = Path(process.stdout.readline().decode().strip()).parent
+        killed = Path(process.stdout.readline().strip()).parent
         assert killed.exists()
         process.kill()
     following.open()

@@ -78,6 +78,25 @@ async def ask(context: Context[Any, Any]) -> str:
     return f"the client answered {reply}"
 
 
+@server.tool(structured_output=False)
+def large(characters: int, images: int = 0) -> list[Any]:
+    """Return a long text and large images."""
+    return ["x" * characters, *(Image(data=PNG + b"x" * (1 << 20), format="png") for _ in range(images))]
+
+
+@server.tool()
+def large_structure(characters: int) -> dict[str, str]:
+    """Return a structure with a long text."""
+    return {"text": "x" * characters}
+
+
+@server.tool()
+def fail_with(variable: str) -> str:
+    """Fail with a message that has the value of a variable, and print it."""
+    print(os.environ[variable], file=sys.stderr, flush=True)
+    raise ToolError(f"denied: {os.environ[variable]}")
+
+
 @server.tool()
 def secret() -> str:
     """Return the variables of this process."""

@@ -14,20 +14,21 @@ from typing import Any
 import pytest
 
 from paragent import ConfigError, RolloutConfig, RolloutWorker, run_parallel_rollout
-from paragent.rollout import failure_policy
+from paragent.rollout import blame
 from paragent.rollout.prepare import prepare
 from paragent.runners.retry import RetryPolicy
 from paragent.store import RolloutResult, RolloutStatus
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
+from tests.children import BoundedPopen
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-openenv/bin/python"
 PEER = Path(__file__).with_name("openenv_peer.py")
 TINY = "tests.rollout.test_rollouts:Tiny"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 def _listens(port: int) -> bool:
@@ -39,12 +40,12 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def peer(kind: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def peer(kind: str) -> Iterator[tuple[str, subprocess.Popen[Any]]]:
     """Run a server of the real package."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with subprocess.Popen([PYTHON, PEER, "serve", kind, str(port)]) as process:
+    with BoundedPopen([PYTHON, PEER, "serve", kind, str(port)]) as process:
         try:
             wait_until(lambda: _listens(port), 60)
             yield f"http://127.0.0.1:{port}", process
@@ -93,7 +94,7 @@ def test_mcp_tools_of_a_server_are_the_tools() -> None:
 
 
 def test_a_lost_server_is_an_infrastructure_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
     (tmp_path / "d.jsonl").write_text('{"id": "a", "question": "Find it."}\n')
     with peer("guess") as (url, process):
         config = RolloutConfig(
@@ -106,7 +107,7 @@ def test_a_lost_server_is_an_infrastructure_failure(tmp_path: Path, monkeypatch:
         )
         prepare(config)
         process.kill()
-        process.wait()
+        process.wait(60)
         with pytest.raises(ConfigError, match="there is no OpenEnv server"):
             prepare(config)
     with peer("guess") as (url, process):
@@ -116,7 +117,7 @@ def test_a_lost_server_is_an_infrastructure_failure(tmp_path: Path, monkeypatch:
     assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "environment"), result.error
 
 
-killed: list[subprocess.Popen[bytes]] = []
+killed: list[subprocess.Popen[Any]] = []
 
 
 class kills:  # noqa: N801 - named as `--agent` names it
@@ -137,7 +138,7 @@ def own_server(folder: Path) -> Iterator[str]:
     (folder / "token").write_text("t0ken")
     command = [sys.executable, "-m", "paragent", "env", "serve", "--protocol", "openenv", "--env", TINY]
     command += ["--data", str(folder / "d.jsonl"), "--token-file", str(folder / "token")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().split()[-1]

@@ -24,6 +24,7 @@ from paragent.envs import ToolResult
 from paragent.rollout.env_server import served_at
 from paragent.rollout.serving import EnvironmentSessions
 from paragent.tasks import BenchmarkTask
+from tests.children import BoundedPopen
 from tests.mcp.servers import PNG
 from tests.waiting import wait_until_async
 
@@ -273,7 +274,7 @@ def test_the_command_ends_with_its_input_and_after_a_message_that_is_too_long(tm
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
+    with BoundedPopen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -22,7 +22,7 @@ from paragent import ConfigError, EnvironmentFailed, RolloutConfig, RolloutWorke
 from paragent.envs import ToolResult
 from paragent.mcp import McpTools, read_mcp_config
 from paragent.mcp.tools import unique_name
-from paragent.rollout import failure_policy
+from paragent.rollout import blame
 from paragent.rollout.prepare import prepare
 from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutStatus
@@ -30,7 +30,9 @@ from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive
+from tests.children import BoundedPopen
 from tests.mcp.servers import PNG
+from tests.models.hostile_endpoints import redirecting, repeating_endpoint
 from tests.waiting import wait_until
 
 SERVER = str(Path(__file__).with_name("servers.py"))
@@ -63,7 +65,7 @@ async def opened(path: Path, call_limit: float = 60.0) -> AsyncIterator[McpTools
 def served(folder: Path, transport: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run the server of the tests as a program of its own."""
     command = [sys.executable, SERVER, str(folder / "pids"), transport]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with BoundedPopen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip(), process
@@ -163,6 +165,82 @@ def test_results_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
+def test_results_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paragent.mcp.client._MOST_IMAGE_BYTES", 3 << 19)
+
+    async def run() -> list[ToolResult]:
+        async with opened(write_config(tmp_path)) as tools:
+            large = await tools.call("s__large", {"characters": 2_000_000, "images": 2})
+            structure = await tools.call("s__large_structure", {"characters": 2_000_000})
+            refused = [await tools.call("s__large", {"characters": size}) for size in (9 << 20, 50 << 20)]
+            return [large, structure, *refused, await tools.call("s__add", {"a": 1, "b": 2})]
+
+    large, structure, *refused, after = asyncio.run(run())
+    for one in refused:
+        assert one.error
+        assert "and at most 8,388,608 are allowed" in one.text
+    assert after.text == "3"
+    assert len(large.text) < 210_000
+    assert re.search(r"\[1,800,\d+ characters are left out\]$", large.text)
+    assert len(large.images) == 1
+    assert len(structure.text) + len(json.dumps(structure.extras)) < 210_000
+
+
+@pytest.mark.slow
+def test_a_server_that_repeats_its_secrets_does_not_show_them_to_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "tok-0123456789abcdef")
+    own = {
+        "command": sys.executable,
+        "args": [SERVER, str(tmp_path / "pids"), "stdio", "--api-key", "arg-0123456789abcdef"],
+        "env": {"TOKEN": "${MY_TOKEN}", "PLACE": "somewhere-else-entirely"},
+    }
+
+    async def run() -> str:
+        async with opened(write_config(tmp_path, s=own)) as tools:
+            failed = await tools.call("s__fail_with", {"variable": "TOKEN"})
+            shown = await tools.call("s__secret", {})
+            with pytest.raises(EnvironmentFailed) as lost:
+                await tools.call("s__die", {})
+            return f"{failed.text} {shown.text} {shown.extras} {lost.value}"
+
+    text = asyncio.run(run())
+    assert "denied: …" in text
+    assert "somewhere-else-entirely" in text
+    assert "out of cheese" in text
+    assert "0123456789ab" not in text
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_headers_and_addresses_of_servers_are_not_repeated(transport: str, tmp_path: Path) -> None:
+    key = "hdr-0123456789abcdef"
+    answer = (401, "text/plain", f"wrong header {key}, wrong query qry-0123456789abcdef")
+    with repeating_endpoint(lambda _: answer) as url:
+        server = {"type": transport, "url": f"{url}/mcp?key=qry-0123456789abcdef", "headers": {"X-Auth": key}}
+
+        async def run() -> None:
+            async with opened(write_config(tmp_path, far=server)):
+                pass
+
+        with pytest.raises(EnvironmentFailed) as raised:
+            asyncio.run(run())
+    assert "0123456789ab" not in str(raised.value)
+
+
+def test_redirects_to_another_host_are_not_followed(tmp_path: Path) -> None:
+    with redirecting() as (other, got), redirecting(307, other) as (url, _):
+
+        async def run() -> None:
+            async with opened(write_config(tmp_path, far={"url": f"{url}/mcp", "headers": {"X-Auth": "k" * 20}})):
+                pass
+
+        with pytest.raises(EnvironmentFailed):
+            asyncio.run(run())
+    assert not got
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["http", "sse"])
 def test_a_running_server_is_used_and_its_loss_is_noticed(transport: str, tmp_path: Path) -> None:
     async def run() -> None:
@@ -172,7 +250,7 @@ def test_a_running_server_is_used_and_its_loss_is_noticed(transport: str, tmp_pa
             async with opened(path) as tools:
                 assert (await tools.call("far__add", {"a": 20, "b": 22})).text == "42"
                 process.kill()
-                process.wait()
+                process.wait(60)
                 with pytest.raises(EnvironmentFailed, match="'far' was lost during the call of add"):
                     await tools.call("far__add", {"a": 1, "b": 1})
 
@@ -219,7 +297,7 @@ def tasks(folder: Path, number: int) -> Path:
 
 
 def run(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
     chosen = {"env": TINY, "engine": "inline", "model": "m", "output_dir": folder, "run_name": "run"} | settings
     with OpenAIServer(script) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -285,7 +363,7 @@ def test_a_rollout_over_its_time_limit_ends_its_servers(tmp_path: Path, monkeypa
 def endpoint(script: Path) -> Iterator[str]:
     """Run the scripted endpoint as a process of its own: a killed client leaves half-open connections in it."""
     command = [sys.executable, "-m", "paragent.testing.openai_server", "--script", str(script), "--die-with-parent"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
@@ -323,5 +401,5 @@ def test_servers_end_with_a_killed_process(victim: str, tmp_path: Path, monkeypa
             wait_until(lambda: not any(map(alive, running)))
         finally:
             process.kill()
-            process.wait()
+            process.wait(60)
     wait_until(lambda: all_ended(tmp_path))

@@ -112,12 +112,13 @@ def test_tool_calls_as_text_are_reported_or_parsed() -> None:
         completion = forward(server, request, tool_format="text")
         assert "tools" not in server.seen.bodies[-1]
         with pytest.raises(RequestRejected, match="function"):
-            forward(server, {**request, "tools": [{"type": "web_search"}]}, tool_format="text")
+            forward(server, {**request, "tools": [{"type": "custom", "custom": {"name": "x"}}]}, tool_format="text")
     for message in (completion.message, completion.response["choices"][0]["message"]):
         assert message["tool_calls"][0]["function"]["name"] == "look"
 
 
 def test_tools_of_other_types_are_passed_on() -> None:
     with OpenAIServer(Script(), keep_requests=True) as server:
-        forward(server, {"messages": [QUESTION], "tools": [{"type": "web_search"}, {"type": "function"}]})
+        tools = [{"type": "web_search"}, {"type": "function"}]
+        forward(server, {"messages": [QUESTION], "tools": tools}, hosted_tools=True)
         assert len(server.seen.bodies[0]["tools"]) == 2

@@ -137,7 +137,7 @@ def test_an_endpoint_that_always_fails_is_down() -> None:
 def test_retry_after_applies_to_all_requests_and_lowers_concurrency() -> None:
     with OpenAIServer(Script(latency=0.02, faults=[Fault(429, last=4, retry_after=1.0)])) as server:
         began = time.monotonic()
-        assert len(ask(server, count=8)) == 8
+        assert len(ask(server, count=8, answered=True)) == 8
         assert time.monotonic() - began >= 1.0
         assert server.seen.requests == 12
         assert server.seen.most_in_flight == 4

@@ -29,7 +29,9 @@ class Worker:
     """A model in a thread with an event loop of its own, as in a worker process."""
 
     def __init__(self, server: OpenAIServer, address: RateLimitAddress) -> None:
-        self._settings = ModelSettings(name="m", base_url=server.url, api_key="k", max_retries=0, rate_limit=address)
+        self._settings = ModelSettings(
+            name="m", base_url=server.url, api_key="k", max_retries=0, rate_limit=address, answered=True
+        )
         self._ready = threading.Event()
         self.waits: list[str] = []
         """The reasons of waits, `over` when one has ended."""

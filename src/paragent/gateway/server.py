@@ -146,7 +146,7 @@ class Gateway:
         return self._folder.socket
 
     async def close(self) -> None:
-        """Cancel all calls and stop to listen. Idempotent."""
+        """Cancel all calls and stop listening. Idempotent."""
         while self._rollouts:
             _, rollout = self._rollouts.popitem()
             await rollout.end()

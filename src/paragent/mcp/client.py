@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mcp.client import Transport
     from mcp.types import CallToolResult
 
+    from paragent._internal.redaction import Redactor
     from paragent.mcp.config import McpServer
 
 __all__ = ["McpSession"]
@@ -56,6 +57,10 @@ _MOST_PAGES = 100
 """Pages of a list of tools; a server that sends more is broken."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
 """Connecting is limited here. How long a reply may take is limited for each call."""
+_MOST_CHARACTERS = 200_000
+"""Characters of a result that the agent is shown: about 50,000 tokens, which is more than most models read usefully."""
+_MOST_IMAGE_BYTES = 32 << 20
+"""Bytes of all images of a result: ten screenshots of 3 MB each."""
 _LOST = ("Session terminated", "Server returned an error response")
 """Messages of the client for answers of an HTTP server that do not come from its tools."""
 
@@ -65,6 +70,7 @@ class McpSession:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
+        self._redactor = server.redactor()
         self._errors = _ErrorOutput()
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
@@ -137,12 +143,13 @@ class McpSession:
         except mcp.MCPError as error:
             if error.code == CONNECTION_CLOSED or error.message in _LOST or self._has_ended():
                 raise self._failure(f"was lost during the call of {name}") from error
-            raise ToolFailed(f"{name}: {error.message}") from None
+            raise ToolFailed(_shortened(f"{name}: {self._redactor.text(error.message)}")) from None
         except (ValidationError, RuntimeError) as error:  # the client's errors for results that violate the protocol
             if self._has_ended():
                 raise self._failure(f"was lost during the call of {name}") from error
-            raise ToolFailed(f"{name}: the server sent a malformed result: {error}") from None
-        return _as_tool_result(result)
+            problem = self._redactor.text(str(error))
+            raise ToolFailed(f"{name}: the server sent a malformed result: {problem}") from None
+        return _as_tool_result(result, self._redactor)
 
     def _has_ended(self) -> bool:
         return self._owner is None or self._owner.done()
@@ -153,7 +160,8 @@ class McpSession:
             reason = f": {_innermost(error)}"
         tail = self._errors.tail()
         output = f"; the end of its error output:\n{tail}" if tail else ""
-        return EnvironmentFailed(f"the MCP server {self.server.name!r} {problem}{reason}{output}")
+        described = self._redactor.text(f"{problem}{reason}{output}")
+        return EnvironmentFailed(f"the MCP server {self.server.name!r} {described}")
 
 
 async def _all_tools(client: mcp.Client) -> list[mcp.Tool]:
@@ -174,15 +182,23 @@ async def _all_tools(client: mcp.Client) -> list[mcp.Tool]:
     return found
 
 
-def _as_tool_result(result: CallToolResult) -> ToolResult:
-    """Return what the agent is shown: texts and images. Other content is named in the text."""
+def _as_tool_result(result: CallToolResult, redactor: Redactor) -> ToolResult:
+    """Return what the agent is shown: texts and images, up to a limit. Other content is named in the text."""
     texts: list[str] = []
     images: list[bytes] = []
+    left = _MOST_IMAGE_BYTES
     for block in result.content:
         match block:
             case TextContent():
                 texts.append(block.text)
             case ImageContent():
+                size = len(block.data) * 3 // 4
+                left -= size
+                if left < 0:
+                    texts.append(
+                        f"[an image of {size:,} bytes, which is left out: the images of a result are too large]"
+                    )
+                    continue
                 try:
                     images.append(base64.b64decode(block.data, validate=True))
                 except ValueError:
@@ -195,12 +211,19 @@ def _as_tool_result(result: CallToolResult) -> ToolResult:
                 texts.append(f"[a link to the resource {block.name}: {block.uri}]")
             case AudioContent():
                 texts.append(f"[audio of the type {block.mime_type}, which is not shown]")
-    structured = result.structured_content
-    if structured is not None and not any(texts):
-        texts = [json.dumps(structured, ensure_ascii=False)]
-    extras = {} if structured is None else {"structured": structured}
-    text = well_formed("\n".join(texts))
+    structured = redactor.data(result.structured_content)
+    written = "" if structured is None else json.dumps(structured, ensure_ascii=False)
+    if not any(texts):
+        texts = [written]
+    extras = {"structured": structured} if written and len(written) <= _MOST_CHARACTERS else {}
+    text = _shortened(well_formed(redactor.data("\n".join(texts))))
     return ToolResult(text, error=result.is_error, extras=extras, images=tuple(images))
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text that is too long for an agent, and how much is missing."""
+    missing = len(text) - _MOST_CHARACTERS
+    return f"{text[:_MOST_CHARACTERS]}\n[{missing:,} characters are left out]" if missing > 0 else text
 
 
 def _innermost(error: BaseException) -> str:

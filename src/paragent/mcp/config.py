@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.file_errors import unreadable
+from paragent._internal.redaction import Redactor, secrets_in_headers, secrets_in_url
 from paragent._internal.validation import reject_unknown
 from paragent.errors import ConfigError
 
@@ -41,6 +43,14 @@ class McpServer:
     cwd: str = ""
     url: str = field(default="", repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def redactor(self) -> Redactor:
+        """Return what removes the secrets of these settings from what the server sends and prints."""
+        secret, other = secrets_in_headers(self.headers)
+        pairs = [word.partition("=")[::2] for word in self.command if "=" in word]  # `--token=VALUE`
+        pairs += [pair for pair in itertools.pairwise(self.command) if pair[0].startswith("-")]  # `--token VALUE`
+        named, _ = secrets_in_headers(dict(pairs) | self.env)
+        return Redactor([*secret, *named, *secrets_in_url(self.url)], other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

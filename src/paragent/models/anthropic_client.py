@@ -33,7 +33,7 @@ class AnthropicClient:
     def __init__(self, settings: ModelSettings, default_url: str) -> None:
         url = (settings.base_url or default_url).rstrip("/").removesuffix("/v1")
         timeout = anthropic.Timeout(settings.request_timeout, connect=CONNECT_LIMIT)
-        self._http: Any = anthropic.DefaultAioHttpClient(base_url=url, timeout=timeout)
+        self._http: Any = anthropic.DefaultAioHttpClient(base_url=url, timeout=timeout, follow_redirects=False)
         self._client = anthropic.AsyncAnthropic(
             api_key=settings.api_key,
             base_url=url,
@@ -95,7 +95,7 @@ def _status_error(error: anthropic.APIStatusError) -> openai.APIStatusError:
     body: Any = error.body
     described = body.get("error", body) if isinstance(body, dict) else body
     kind = described.get("type") if isinstance(described, dict) else None
-    status = error.status_code if error.status_code >= 400 else _STATUSES.get(str(kind), 500)
+    status = error.status_code if error.status_code >= 300 else _STATUSES.get(str(kind), 500)
     if isinstance(described, dict):
         if status == 413:
             described = {**described, "code": "context_length_exceeded"}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "APIS",
     "MODELS",
+    "REQUEST_TIMEOUT",
     "Completion",
     "Model",
     "ModelSettings",
@@ -28,6 +29,8 @@ __all__ = [
     "reply_counter",
 ]
 
+REQUEST_TIMEOUT = 600.0
+"""The default of `ModelSettings.request_timeout`."""
 _OWN_FIELDS = frozenset({"model", "messages", "tools", "stream", "stream_options"})
 """The fields of a chat completion request that are not options."""
 MODELS = Registry(
@@ -93,8 +96,12 @@ class ModelSettings:
     """Retries of one turn after errors. HTTP 429 does not count as an error."""
     max_concurrency: int = 5
     """Maximum number of concurrent requests of this process; refusals of the endpoint (429) lower it."""
-    request_timeout: float = 600.0
-    """Seconds for one request; the slowest reasoning models take this long for one turn."""
+    request_timeout: float = REQUEST_TIMEOUT
+    """Seconds for one request, from sending it to the end of its reply; the slowest reasoning models take this long."""
+    stall_timeout: float = 120.0
+    """Seconds between two events of a streamed reply. Before the first event, only `request_timeout` counts."""
+    answered: bool = False
+    """Whether the endpoint has answered a request with this key, model and address before, in an earlier session."""
     sampling: Sampling = field(default_factory=Sampling)
     """Temperature and other settings of each request."""
     api: str = "chat"
@@ -106,6 +113,8 @@ class ModelSettings:
     servers without tool support."""
     stream: bool = False
     """Stream answers, so that proxies with short idle timeouts do not cut long ones."""
+    hosted_tools: bool = False
+    """Whether requests of agents may use tools that the provider executes, and its storage; see `dialects.hosted`."""
     cache: str | None = None
     """The folder of the cache of replies; None: no cache. It is never used in training."""
 
@@ -214,6 +223,11 @@ class Model(abc.ABC):
     def pressure(self) -> tuple[int, int]:
         """Return the number of requests in flight and the current limit."""
         return (0, 0)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether a request with these settings was ever answered, as far as this process knows."""
+        return True
 
     async def close(self) -> None:  # noqa: B027 - not every model holds resources
         """Release connections. Idempotent."""

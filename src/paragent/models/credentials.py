@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from paragent._internal.redaction import Redactor, secrets_in_headers, secrets_in_url
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from paragent.models.base import ModelSettings
 
 __all__ = [
     "ANTHROPIC_URL",
@@ -19,6 +22,7 @@ __all__ = [
     "endpoint_from_environment",
     "no_key",
     "read_env_file",
+    "redactor_of",
     "shown_address",
     "variables",
 ]
@@ -56,6 +60,22 @@ def shown_address(url: str) -> str:
 
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def redactor_of(settings: ModelSettings) -> Redactor:
+    """Return what removes the secrets of requests to an endpoint from its errors and replies.
+
+    They are the key, the custom headers of the environment, and passwords and keys in the addresses of endpoint and proxies.
+    """
+    from urllib.request import getproxies
+
+    vendor = "ANTHROPIC" if settings.api == "anthropic" else "OPENAI"
+    lines = os.environ.get(f"{vendor}_CUSTOM_HEADERS", "").splitlines()
+    headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    secret, other = secrets_in_headers(headers)
+    addresses = [settings.base_url, *getproxies().values()]
+    in_addresses = [one for address in addresses for one in secrets_in_url(address)]
+    return Redactor([settings.api_key or "", *in_addresses, *secret], other)
 
 
 def no_key(api: str) -> str:
@@ -118,6 +138,6 @@ def _endpoint(source: Mapping[str, str], api: str) -> _Endpoint:
 def _mixed(with_key: str, with_url: str, url: str, api: str) -> str:
     address, key = variables(api)
     return (
-        f"{key} is set in {with_key}, {address}={url} in {with_url}: a key is sent only to an address from the same source. Set "
-        f"both in the environment, or both in .env (the default address is {default_url(api)})"
+        f"{key} is set in {with_key}, {address}={shown_address(url)} in {with_url}: a key is sent only to an address from the "
+        f"same source. Set both in the environment, or both in .env (the default address is {default_url(api)})"
     )

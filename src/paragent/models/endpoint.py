@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import openai
 
 from paragent._internal.text import counted, well_formed_data
-from paragent.errors import ConfigError, EndpointDown, ToolsUnsupported
+from paragent.errors import ConfigError, EndpointDown, EndpointRefused, ToolsUnsupported
 from paragent.execution import doing, waiting
 from paragent.models.base import Completion, Model, ModelSettings, count_reply
 from paragent.models.cache import ReplyCache, request_scope
-from paragent.models.credentials import DEFAULT_URL, no_key, variables
-from paragent.models.http_client import EndpointClient, EndpointConnections
-from paragent.models.replies import MalformedReply
-from paragent.models.request_queue import RequestQueue
+from paragent.models.credentials import DEFAULT_URL, no_key, redactor_of, shown_address, variables
+from paragent.models.dialects.hosted import refuse_hosted
+from paragent.models.http_client import EndpointClient, EndpointConnections, name_redirect
+from paragent.models.replies import MalformedReply, NoReply
+from paragent.models.request_queue import RequestQueue, RequestSlot
 from paragent.models.retry import Backoff, cause_of, raise_if_final, rejection_of, retry_after, short_cause
 from paragent.models.tool_text import as_text, calls_in, with_calls
 
@@ -55,7 +56,10 @@ class EndpointModel(Model):
         super().__init__(settings)
         if not settings.api_key:
             raise ConfigError(no_key(settings.api))
+        self._redactor = redactor_of(settings)
         self._client = self.open_client()
+        self._address = shown_address(self._client.url)
+        """The address of the endpoint without secrets, for messages."""
         self._requests = RequestQueue(settings, self._client.host)
         self._cache: ReplyCache | None = None
         self._native_calls = False
@@ -114,6 +118,10 @@ class EndpointModel(Model):
         """Return the number of requests in flight and the current limit."""
         return self._requests.pressure()
 
+    @property
+    def has_answered(self) -> bool:
+        return self._requests.has_answered
+
     async def complete(
         self,
         messages: Sequence[dict[str, Any]],
@@ -133,7 +141,12 @@ class EndpointModel(Model):
         return completion
 
     async def forward(self, request: Mapping[str, Any]) -> Completion:
-        """Send a request of an agent, with retries; see `Model.forward`. The reply is in `Completion.response`."""
+        """Send a request of an agent, with retries; see `Model.forward`. The reply is in `Completion.response`.
+
+        Raises:
+            RequestRejected: the provider would act for the agent; see `ModelSettings.hosted_tools`.
+        """
+        self.check_hosted(request)
         return await self._answer(request)
 
     async def close(self) -> None:
@@ -142,6 +155,15 @@ class EndpointModel(Model):
         if self._cache is not None:
             self._cache.close()
         await self._client.close()
+
+    def check_hosted(self, request: Mapping[str, Any]) -> None:
+        """Check that a request of an agent does not let the provider act for it, unless the settings allow that.
+
+        Raises:
+            RequestRejected: it does.
+        """
+        if not self.settings.hosted_tools:
+            refuse_hosted(self.dialect, request)
 
     def check_tools(self, completion: Completion, tools: Sequence[dict[str, Any]]) -> None:
         """Check that the endpoint parses the tool calls of its model. Once it has returned a tool call, it does.
@@ -179,15 +201,31 @@ class EndpointModel(Model):
     async def _send_with_retries(self, body: Mapping[str, Any]) -> Completion:
         """Send a request, again after errors that may pass, and return the answer."""
         self._requests.connect()
+        slot = RequestSlot(self._requests)
+        try:
+            return await self._try_until_answered(body, slot)
+        except EndpointRefused as error:
+            self._requests.fail_waiting(error)
+            raise
+        except EndpointDown as error:
+            if error.unreachable:
+                self._requests.fail_waiting(error)
+            raise
+        finally:
+            slot.release()
+
+    async def _try_until_answered(self, body: Mapping[str, Any], slot: RequestSlot) -> Completion:
         request = self.with_settings(body)
         backoff = Backoff(self.settings.max_retries)
         retries, adaptations, waited = 0, 0, 0.0
+        answers: int | None = None
+        """How many requests were answered when the first error occurred."""
         while True:
-            waited += await self._requests.acquire()
+            waited += await slot.acquire()
             doing("generating")
             began, version = time.monotonic(), self._requests.version
             try:
-                completion = await self._send(request)
+                completion = await self._send_within_limits(request)
                 self._requests.answered(time.monotonic() - began)
             except UnicodeEncodeError as error:
                 body, request, pause, why = well_formed_data(body), self._encodable(request, error), 0.0, ""
@@ -199,38 +237,75 @@ class EndpointModel(Model):
                     request, pause = self.with_settings(body), 0.0
                     adaptations += 1
                 else:
-                    pause = self._pause_after(error, backoff, with_tools="tools" in request)
+                    answers = self._requests.answers if answers is None else answers
+                    others_answered = self._requests.answers > answers
+                    pause = self._pause_after(
+                        error, backoff, with_tools="tools" in request, others_answered=others_answered
+                    )
                 why = short_cause(error)
                 retries += 1
             else:
                 return replace(completion, waited=waited, retries=retries, version=version)
-            finally:
-                self._requests.release()
+            if (
+                self._requests.has_answered
+            ):  # otherwise the first request of the run keeps its turn until it is answered
+                slot.release()
             if pause:
                 with waiting(f"retrying after {why} from {self._client.host}", pause):
                     await asyncio.sleep(pause)
                 waited += pause
 
+    async def _send_within_limits(self, request: dict[str, Any]) -> Completion:
+        """Send one request.
+
+        Raises:
+            NoReply: its reply is not complete within the time limit of a request.
+        """
+        seconds = self.settings.request_timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self._send(request)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise NoReply(f"no answer within {seconds:g} s (--request-timeout)") from None
+
     async def _send(self, request: dict[str, Any]) -> Completion:
-        """Send one request."""
+        """Send one request. Neither the reply nor an error repeats the key or another secret of the request."""
         try:
             if request.get("stream"):
-                return self.read_reply(*await self._client.stream(self.path, request, self.assemble))
-            reply, headers = await self._client.post(self.path, request)
+                reply, headers = await self._client.stream(self.path, request, self._assemble_in_time)
+            else:
+                reply, headers = await self._client.post(self.path, request)
             if isinstance(reply, str):
-                kind = "a web page" if reply.lstrip().startswith("<") else f"text that is not JSON: {reply[:_SHOWN]!r}"
-                raise MalformedReply(f"the reply is {kind}")
-            return self.read_reply(reply, headers)
+                shown = self._redactor.text(reply)[:_SHOWN]
+                kind = "a web page" if reply.lstrip().startswith("<") else f"text that is not JSON: {shown!r}"
+                raise MalformedReply(f"the reply is {kind}", is_json=False)
+            completion = self.read_reply(self._redactor.data(reply), headers)
+            return replace(completion, request_id=self._redactor.data(completion.request_id))
         except RecursionError:
             raise MalformedReply("not a reply of a model: nested too deeply") from None
+        except (openai.APIError, ValueError) as error:
+            name_redirect(error, self.path)
+            self._redactor.error(error)
+            raise
 
-    def _pause_after(self, error: Exception, backoff: Backoff, *, with_tools: bool) -> float:
+    async def _assemble_in_time(self, events: AsyncIterator[Any]) -> Any:
+        """Return a streamed reply; see `assemble`.
+
+        Raises:
+            NoReply: the stream makes no progress.
+        """
+        return await self.assemble(_progressing(events, self.settings.stall_timeout))
+
+    def _pause_after(self, error: Exception, backoff: Backoff, *, with_tools: bool, others_answered: bool) -> float:
         """Return the seconds to wait before the next try.
 
         Raises:
             ContextFull, RequestRejected, EndpointRefused, EndpointDown: another try would not help.
         """
-        raise_if_final(error, self.settings, self._client.url, with_tools=with_tools)
+        raise_if_final(error, self.settings, self._address, with_tools=with_tools, answered=self._requests.has_answered)
         asked = retry_after(error.response.headers) if isinstance(error, openai.APIStatusError) else None
         if isinstance(error, openai.RateLimitError):
             pause = backoff.after_refusal(asked, general=self._requests.throttled(asked))
@@ -240,8 +315,10 @@ class EndpointModel(Model):
             pause = None if pause is None else max(pause, asked or 0.0)
         if pause is None:
             raise EndpointDown(
-                f"the endpoint {self._client.url} failed {counted(backoff.errors + 1, 'time')} for one turn, last with "
-                f"{cause_of(error, self.settings)}"
+                f"the endpoint {self._address} failed {counted(backoff.errors + 1, 'time')} for one turn, last with "
+                f"{cause_of(error, self.settings)}",
+                others_answered=others_answered,
+                unreachable=isinstance(error, openai.APIConnectionError) or not getattr(error, "is_json", True),
             ) from error
         return pause
 
@@ -257,3 +334,25 @@ class EndpointModel(Model):
             raise ConfigError(f"{names} has characters that cannot be encoded: {error.reason}") from None
         assert isinstance(sent, dict)
         return sent
+
+
+async def _progressing(events: AsyncIterator[Any], seconds: float) -> AsyncIterator[Any]:
+    """Yield the events of a stream.
+
+    Raises:
+        NoReply: after the first event, none but pings arrived for `seconds`.
+    """
+    iterator = aiter(events)
+    limit: float | None = None
+    while True:
+        try:
+            async with asyncio.timeout(limit):
+                event = await anext(iterator)
+                while isinstance(event, dict) and event.get("type") == "ping":
+                    event = await anext(iterator)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise NoReply(f"the streamed reply made no progress for {seconds:g} s (--stall-timeout)") from None
+        limit = seconds
+        yield event

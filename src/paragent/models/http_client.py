@@ -8,11 +8,13 @@ import itertools
 import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urljoin
 
 import openai
 from pydantic import BaseModel
 
 from paragent.errors import RequestRejected
+from paragent.models.credentials import shown_address
 from paragent.models.http_session import MOST_REPLY_BYTES, HttpSession, is_direct
 
 if TYPE_CHECKING:
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
 
     from paragent.models.base import ModelSettings
 
-__all__ = ["CONNECT_LIMIT", "EndpointClient", "EndpointConnections", "connection_error", "json_body", "limited"]
+__all__ = [
+    "CONNECT_LIMIT",
+    "EndpointClient",
+    "EndpointConnections",
+    "connection_error",
+    "json_body",
+    "limited",
+    "name_redirect",
+]
 
 CONNECT_LIMIT = 10.0
 """Seconds to connect; intercontinental handshakes take less than one."""
@@ -155,6 +165,22 @@ async def limited(stream: Any) -> AsyncIterator[Any]:
         yield event
 
 
+def name_redirect(error: Exception, path: str) -> None:
+    """Let the error of a redirect, which clients do not follow, say where it leads.
+
+    Args:
+        error: any error of a request.
+        path: the path of requests below the base URL.
+    """
+    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
+        given = urljoin(str(error.request.url), error.response.headers.get("location", ""))
+        target = shown_address(given).rstrip("/").removesuffix(f"/{path}")
+        error.body = {
+            "message": f"it redirects to {target}, and redirects are not followed, because the prompts and keys would go there. "
+            "If that is your endpoint, use its address"
+        }
+
+
 def connection_error(error: Exception, request: Any) -> openai.APIConnectionError | None:
     """Return the error of the `openai` package for one of its HTTP client; None for any other error."""
     kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, or of its copy in newer versions
@@ -203,5 +229,6 @@ def _status_error(response: Any) -> openai.APIStatusError:
 
 
 def _http_client(url: str, timeout: float) -> Any:
-    """Return the client's aiohttp transport, which takes half the CPU time of the default."""
-    return openai.DefaultAioHttpClient(base_url=url, timeout=openai.Timeout(timeout, connect=CONNECT_LIMIT))
+    """Return the client's aiohttp transport, which takes half the CPU time of the default. It does not follow redirects."""
+    limits = openai.Timeout(timeout, connect=CONNECT_LIMIT)
+    return openai.DefaultAioHttpClient(base_url=url, timeout=limits, follow_redirects=False)

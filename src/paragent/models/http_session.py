@@ -55,7 +55,7 @@ class HttpSession:
         self._urls: dict[str, URL] = {}
 
     async def post(self, url: str, content: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request; return the status, the headers and the body of the response.
+        """Send a request; return the status, the headers and the body of the response. Redirects are not followed.
 
         Raises:
             openai.APITimeoutError: there is no response in time.
@@ -65,7 +65,7 @@ class HttpSession:
         session = self._session or self._open()
         target = self._urls.get(url) or self._urls.setdefault(url, URL(url, encoded=True))
         try:
-            async with session.post(target, data=content) as response:
+            async with session.post(target, data=content, allow_redirects=False) as response:
                 return response.status, response.headers, await _content(response)
         except TimeoutError as error:
             raise openai.APITimeoutError(request=self.request(url)) from error

@@ -82,6 +82,7 @@ class OpenAIChat(EndpointModel):
         messages, tools = request.get("messages"), request.get("tools") or []
         if not isinstance(messages, list) or not isinstance(tools, list):
             raise RequestRejected("the request has no list `messages`, or its `tools` are not a list")
+        self.check_hosted(request)
         functions = [tool for tool in tools if _is_function(tool)]
         if tools and self.settings.tool_format == "text":
             if len(functions) < len(tools):

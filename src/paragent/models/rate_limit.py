@@ -301,10 +301,12 @@ class RequestReport:
 
 
 class SharedLimit:
-    """The limit of one endpoint, shared by all workers of a run. Not thread-safe."""
+    """The limit of one endpoint, shared by all workers of a run. It is 1 until the first answer. Not thread-safe."""
 
     def __init__(self, most: int, clock: Clock = monotonic) -> None:
         self._limiter = Limiter(most, clock)
+        self.answered = False
+        """Whether the endpoint has answered a request."""
         self._reports: dict[str, RequestReport] = {}
         self._most: dict[str, int] = {}
         """How many requests each worker can use."""
@@ -315,7 +317,11 @@ class SharedLimit:
     @property
     def pressure(self) -> tuple[int, int]:
         """How many requests are in flight, and how many may be."""
-        return sum(report.in_flight for report in self._reports.values()), self._limiter.limit
+        return sum(report.in_flight for report in self._reports.values()), self._limit
+
+    @property
+    def _limit(self) -> int:
+        return self._limiter.limit if self.answered else 1
 
     def join(self, worker: str, most: int) -> None:
         """Add a worker that can use at most `most` concurrent requests."""
@@ -336,6 +342,7 @@ class SharedLimit:
     def report(self, worker: str, report: RequestReport) -> None:
         """Process the report of a worker."""
         self._reports[worker] = report
+        self.answered = self.answered or report.answered > 0
         limiter = self._limiter
         limiter.in_flight = self.pressure[0]
         for _ in range(report.answered):
@@ -358,7 +365,7 @@ class SharedLimit:
         start = self._turn % max(1, len(workers))
         order = workers[start:] + workers[:start]
         wanted = {worker: min(self._reports[worker].wanted, self._most[worker]) for worker in order}
-        shares = divide(self._limiter.limit, wanted, self._most)
+        shares = divide(self._limit, wanted, self._most)
         return without_occupied(shares, {worker: self._reports[worker].in_flight for worker in order})
 
     def rotate(self) -> None:

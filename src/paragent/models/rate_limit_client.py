@@ -11,7 +11,7 @@ from paragent._internal.threads import write_traceback
 from paragent.errors import ParagentError
 from paragent.models.policy import PolicyState
 from paragent.models.rate_limit import RequestReport
-from paragent.models.rate_limit_server import SERVICE
+from paragent.models.rate_limit_server import SERVICE, limit_name
 from paragent.transport.address import Address
 from paragent.transport.auth import Token
 from paragent.transport.client import connect
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from concurrent.futures import Future
 
-    from paragent.models.base import RateLimitAddress
+    from paragent.models.base import ModelSettings
 
 __all__ = ["RECONNECT_SECONDS", "RateLimitClient"]
 
@@ -37,12 +37,10 @@ class RateLimitClient:
     """Shares the rate limit of one model for one worker. All methods may be called from any thread.
 
     Args:
-        address: the address and the secret of the server.
-        model: the name of the model; each model has its own limit.
-        most: requests at a time that this worker can use.
+        settings: the settings of the model, with the address of the server. Each model has its own limit.
         state: returns how many requests are in flight, and how many are in flight or waiting.
-        changed: called with the share of this worker and the seconds in which to send no request. A share of None means
-            that the worker decides by itself. Called on the I/O loop.
+        changed: called with the share of this worker, the seconds in which to send no request, and whether the endpoint has
+            answered any worker. A share of None means that the worker decides by itself. Called on the I/O loop.
         policy: for a server that controls the policy: called with each state of the policy, and with None when the
             connection has ended. Called on the I/O loop.
         obeyed: returns the number of the last such state that is in force.
@@ -50,15 +48,20 @@ class RateLimitClient:
 
     def __init__(
         self,
-        address: RateLimitAddress,
-        model: str,
-        most: int,
+        settings: ModelSettings,
         state: Callable[[], tuple[int, int]],
-        changed: Callable[[int | None, float], None],
+        changed: Callable[[int | None, float, bool], None],
         policy: Callable[[PolicyState | None], None] = lambda _: None,
         obeyed: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._address, self._hello = address, {"model": model, "most": most, "client": new_id("client")}
+        assert settings.rate_limit is not None
+        self._address = settings.rate_limit
+        self._hello = {
+            "model": limit_name(settings),
+            "most": settings.max_concurrency,
+            "client": new_id("client"),
+            "answered": settings.answered,
+        }
         self._state, self._changed = state, changed
         self._policy, self._obeyed = policy, obeyed
         self._lock = threading.Lock()
@@ -107,7 +110,7 @@ class RateLimitClient:
 
     def _disconnected(self) -> None:
         self._policy(None)
-        self._changed(None, 0.0)
+        self._changed(None, 0.0, False)
 
     def _report(self) -> RequestReport:
         policy = self._obeyed()  # first: what is in flight afterwards was admitted under this state or before it
@@ -171,8 +174,8 @@ class RateLimitClient:
             reading.cancel()
             await asyncio.wait([reading])
 
-    async def _receive_share(self, share: int, closed: float) -> None:
-        self._changed(int(share), float(closed))
+    async def _receive_share(self, share: int, closed: float, answered: bool) -> None:
+        self._changed(int(share), float(closed), bool(answered))
 
     async def _receive_policy(self, state: dict[str, Any]) -> None:
         self._policy(PolicyState(**state))

@@ -24,9 +24,10 @@ from paragent.transport.loop import run as run_on_io_loop
 from paragent.transport.server import RpcServer
 
 if TYPE_CHECKING:
+    from paragent.models.base import ModelSettings
     from paragent.transport.server import ServerStream
 
-__all__ = ["SERVICE", "RateLimitServer"]
+__all__ = ["SERVICE", "RateLimitServer", "limit_name"]
 
 SERVICE = "rate_limit"
 """The name of the service in the handshake."""
@@ -38,6 +39,11 @@ slots rotate; a worker that lowered its own share after a burst of refusals gets
 
 _OBEY_SECONDS = 2.0
 """Seconds to wait until all workers know a new version. One that does not report is disconnected or stalled."""
+
+
+def limit_name(settings: ModelSettings) -> str:
+    """Return the name of the limit for the requests with these settings."""
+    return f"{settings.name} at {settings.base_url} ({settings.api})"
 
 
 class RateLimitServer:
@@ -73,6 +79,10 @@ class RateLimitServer:
     def pressure(self) -> tuple[int, int]:
         """Return how many requests all workers have in flight, and how many they may have."""
         return self._service.pressure()
+
+    def has_answered(self, settings: ModelSettings) -> bool:
+        """Return whether the endpoint has answered a request with these settings in any worker; from any thread."""
+        return settings.answered or self._service.has_answered(limit_name(settings))
 
     def resize(self, most: int) -> None:
         """Change how many requests at a time the whole run may make; from any thread."""
@@ -121,8 +131,8 @@ class _RateLimitService:
         self._numbers = itertools.count()
         self._outboxes: dict[str, asyncio.Queue[tuple[Any, ...]]] = {}
         """Notifications to send, by worker: name and arguments."""
-        self._sent: dict[str, int] = {}
-        """The last share of each worker."""
+        self._sent: dict[str, tuple[int, bool]] = {}
+        """What each worker was told last: its share, and whether the endpoint has answered."""
         self._connected: dict[str, str] = {}
         """By client: its latest connection. An earlier one whose end has not been noticed yet has no share."""
 
@@ -130,6 +140,11 @@ class _RateLimitService:
         with self._lock:
             seen = [limit.pressure for limit in self._limits.values()]
         return sum(in_flight for in_flight, _ in seen), sum(limit for _, limit in seen)
+
+    def has_answered(self, model: str) -> bool:
+        with self._lock:
+            limit = self._limits.get(model)
+        return limit is not None and limit.answered
 
     async def resize(self, most: int) -> None:
         self._most = most
@@ -171,15 +186,19 @@ class _RateLimitService:
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Admit every client that knows the secret of the run."""
         try:
-            return {}, (str(hello["model"]), int(hello["most"]), str(hello["client"]))
+            admitted = (str(hello["model"]), int(hello["most"]), str(hello["client"]), bool(hello["answered"]))
         except (KeyError, TypeError, ValueError):
-            raise ProtocolError("a client must name itself, its model and how many requests it can use") from None
+            raise ProtocolError(
+                "a client must name itself, its model, how many requests it can use and whether one was answered"
+            ) from None
+        return {}, admitted
 
     async def serve(self, stream: ServerStream, admitted: Any) -> None:
         """Receive the reports of one worker and send it its shares."""
-        model, most, client = admitted
+        model, most, client, answered = admitted
         worker = f"{stream.peer}#{next(self._numbers)}"
         limit = self._limits.setdefault(model, SharedLimit(self._most))
+        limit.answered = limit.answered or answered
 
         async def report(fields: dict[str, Any]) -> None:
             if self._connected.get(client) == worker:
@@ -219,11 +238,11 @@ class _RateLimitService:
     def _update_shares(self, limit: SharedLimit) -> None:
         """Queue the shares that have changed, and every share while no request may be sent."""
         with self._lock:
-            shares, closed = limit.shares(), limit.opens_in()
+            shares, closed, answered = limit.shares(), limit.opens_in(), limit.answered
         for worker, share in shares.items():
-            if worker in self._outboxes and (closed or self._sent.get(worker) != share):
-                self._sent[worker] = share
-                self._outboxes[worker].put_nowait(("share", share, closed))
+            if worker in self._outboxes and (closed or self._sent.get(worker) != (share, answered)):
+                self._sent[worker] = (share, answered)
+                self._outboxes[worker].put_nowait(("share", share, closed, answered))
 
     async def _send_shares(self, connection: JsonConnection, worker: str, limit: SharedLimit) -> None:
         outbox = self._outboxes[worker]

@@ -20,7 +20,7 @@ from paragent.models.tokens import read_tokens
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-__all__ = ["MalformedReply", "assemble_stream", "read_reply"]
+__all__ = ["MalformedReply", "NoReply", "assemble_stream", "read_reply"]
 
 _MOST_TOKENS = 10**12
 """Higher token counts are invalid: no model reads that many tokens, and sums of counts must fit in 64 bits."""
@@ -53,11 +53,22 @@ _REASONING_TOKENS_NAMES = (
 
 
 class MalformedReply(ValueError):
-    """The reply is not a chat completion. `usage` has its token counts, zeros if there are none."""
+    """The reply is not a chat completion. `usage` has its token counts, zeros if there are none.
 
-    def __init__(self, message: str, usage: Any = None) -> None:
+    Args:
+        message: what is wrong.
+        usage: the token counts of the reply.
+        is_json: whether it is JSON; a web page, for example, is not.
+    """
+
+    def __init__(self, message: str, usage: Any = None, *, is_json: bool = True) -> None:
         super().__init__(message)
+        self.is_json = is_json
         self.usage = _usage(usage) or {"prompt_tokens": 0, "completion_tokens": 0}
+
+
+class NoReply(ValueError):
+    """There is no complete reply within a time limit; the message says which."""
 
 
 def _text_of(content: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -16,7 +17,29 @@ if TYPE_CHECKING:
     from paragent.models.policy import PolicyState
     from paragent.models.rate_limit_client import RateLimitClient
 
-__all__ = ["RequestQueue"]
+__all__ = ["RequestQueue", "RequestSlot"]
+
+
+class RequestSlot:
+    """The right of one request, and of its retries, to be in flight. A new one is not acquired."""
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._held = False
+
+    async def acquire(self) -> float:
+        """Wait until the request is admitted, unless it is; return the seconds of waiting."""
+        if self._held:
+            return 0.0
+        waited = await self._queue.acquire()
+        self._held = True
+        return waited
+
+    def release(self) -> None:
+        """Count the request as ended, successfully or not. Idempotent."""
+        if self._held:
+            self._held = False
+            self._queue.release()
 
 
 class RequestQueue:
@@ -37,6 +60,13 @@ class RequestQueue:
         self._controlled = settings.rate_limit is not None and settings.rate_limit.controlled
         self._policy: PolicyState | None = None
         """None until the server has sent it, and while there is no connection."""
+        self.has_answered = settings.answered
+        """Whether the endpoint has answered with these settings, here or in another worker. Until then the run sends one
+        request at a time, so that a wrong key or address costs one request."""
+        self.answers = 0
+        """Requests of this process that were answered."""
+        self._joined = settings.rate_limit is None
+        """Whether the rate limit server has assigned a share, or cannot be reached."""
 
     @property
     def version(self) -> int | None:
@@ -46,6 +76,8 @@ class RequestQueue:
     @property
     def _paused(self) -> bool:
         """Whether no request may be sent. Without a connection, a worker does not know whether it may."""
+        if not self.has_answered and (not self._joined or self._limiter.in_flight):
+            return True
         return self._controlled and (self._policy is None or self._policy.paused)
 
     def pressure(self) -> tuple[int, int]:
@@ -64,9 +96,9 @@ class RequestQueue:
 
         loop = asyncio.get_running_loop()
 
-        def changed(share: int | None, closed: float) -> None:
+        def changed(share: int | None, closed: float, answered: bool) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._use_share, share, closed)
+                loop.call_soon_threadsafe(self._use_share, share, closed, answered)
 
         def state() -> tuple[int, int]:
             return self._limiter.in_flight, self._limiter.in_flight + len(self._queue)
@@ -78,9 +110,7 @@ class RequestQueue:
         def obeyed() -> int:
             return 0 if (policy := self._policy) is None else policy.number
 
-        self._shared_limit = RateLimitClient(
-            settings.rate_limit, settings.name, settings.max_concurrency, state, changed, policy_changed, obeyed
-        )
+        self._shared_limit = RateLimitClient(settings, state, changed, policy_changed, obeyed)
 
     async def acquire(self) -> float:
         """Wait until this request is admitted; return the seconds of waiting. `release` ends it."""
@@ -93,8 +123,8 @@ class RequestQueue:
         try:
             with waiting(*self._reason()):
                 await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.release()
             elif turn in self._queue:
                 self._queue.remove(turn)
@@ -103,11 +133,12 @@ class RequestQueue:
 
     def _reason(self) -> tuple[str, float | None]:
         """Return why requests wait, and for how many seconds if that is known."""
+        if not self._joined or (self._controlled and self._policy is None):
+            return "connecting to the run", None
+        if not self.has_answered:
+            return f"waiting for the first reply of {self._host}", None
         if self._paused:
-            return (
-                "waiting for the trainer, which paused all requests" if self._policy else "connecting to the run",
-                None,
-            )
+            return "waiting for the trainer, which paused all requests", None
         closed = self._limiter.opens_in()
         return f"waiting for {self._host}" + (", which returned 429" if closed else ""), closed or None
 
@@ -118,6 +149,8 @@ class RequestQueue:
 
     def answered(self, seconds: float) -> None:
         """Record an answer, which took `seconds`."""
+        self.has_answered = True
+        self.answers += 1
         self._limiter.answered(seconds)
         if self._shared_limit is not None:
             self._shared_limit.answered(seconds)
@@ -128,6 +161,15 @@ class RequestQueue:
         if self._shared_limit is not None:
             self._shared_limit.throttled(retry_after)
         return general
+
+    def fail_waiting(self, error: Exception) -> None:
+        """Let the requests that wait fail as the first one did, if the endpoint has never answered: they would fail as well."""
+        if self.has_answered:
+            return
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_exception(copy.copy(error))
 
     def server_error(self) -> None:
         """Record a server error."""
@@ -142,7 +184,9 @@ class RequestQueue:
         if self._shared_limit is not None:
             self._shared_limit.close()
 
-    def _use_share(self, share: int | None, closed: float) -> None:
+    def _use_share(self, share: int | None, closed: float, answered: bool) -> None:
+        self._joined = True
+        self.has_answered = self.has_answered or answered
         if share is None:
             self._limiter.clear_share()
         else:

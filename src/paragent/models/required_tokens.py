@@ -43,6 +43,10 @@ class TokenRequiringModel(Model):
         """Return the number of requests in flight and the current limit."""
         return self._model.pressure()
 
+    @property
+    def has_answered(self) -> bool:
+        return self._model.has_answered
+
     def _checked(self, completion: Completion) -> Completion:
         if completion.tokens is None:
             raise TokensMissing(

@@ -60,6 +60,10 @@ class OpenAIResponses(EndpointModel):
         request = {**body, "model": self.settings.name}
         for name in ("stream", "stream_options"):
             request.pop(name, None)
+        if request.get("store") is None:  # OpenAI would store it
+            request["store"] = False
+            if isinstance(included := request.get("include") or [], list):
+                request["include"] = [*included, *({_ENCRYPTED} - set(included))]
         given = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,

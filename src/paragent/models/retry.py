@@ -21,7 +21,7 @@ from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import message_of, root_cause
 from paragent.errors import ContextFull, EndpointRefused, RequestRejected
 from paragent.models.credentials import variables
-from paragent.models.replies import MalformedReply
+from paragent.models.replies import MalformedReply, NoReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,8 @@ _TOO_LONG_PHRASES = (
 )
 _WRONG_ADDRESS = frozenset({301, 302, 303, 307, 308, 404, 405})
 """The status of an address without endpoint: unknown path, other method, or a redirect, which the client does not follow."""
+_REFUSALS = frozenset({403, 404, 405})
+"""Statuses that can refuse the key, the model or the address, but also a single request."""
 _LONGEST_MESSAGE = 500
 """Characters of the endpoint's own message that an error repeats."""
 _LONGEST_RETRY_AFTER = 120.0
@@ -101,6 +103,8 @@ def cause_of(error: Exception, settings: ModelSettings) -> str:
 
 
 def _cause(error: Exception, limit: float) -> str:
+    if isinstance(error, NoReply):
+        return str(error)
     if isinstance(error, openai.APIStatusError):
         return f"HTTP {error.status_code}: {_message(error)}"
     root = root_cause(error)
@@ -113,11 +117,22 @@ def _cause(error: Exception, limit: float) -> str:
 
 def short_cause(error: Exception) -> str:
     """Return the HTTP status or the name of the underlying exception, for the live display."""
+    if isinstance(error, NoReply):
+        return "no reply"
     return str(error.status_code) if isinstance(error, openai.APIStatusError) else type(root_cause(error)).__name__
 
 
-def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, with_tools: bool) -> None:
+def raise_if_final(
+    error: Exception, settings: ModelSettings, address: str, *, with_tools: bool, answered: bool
+) -> None:
     """Raise if the error is final: another try would fail in the same way. Return if a retry may help.
+
+    Args:
+        error: an exception of the client or of parsing the reply.
+        settings: of the model.
+        address: of the endpoint.
+        with_tools: whether the request had tools.
+        answered: whether the endpoint has answered before.
 
     Raises:
         ContextFull: the conversation is too long.
@@ -136,7 +151,9 @@ def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, w
     if status == 402 or str(error.code) in _NO_CREDIT:
         raise EndpointRefused(
             f"{address} has no credit for {settings.name!r}: {message}. Add credit or use another {key_variable}, and start the "
-            "same command again"
+            "same command again",
+            402,
+            answered=answered,
         ) from error
     if status == 429:
         return
@@ -144,17 +161,29 @@ def raise_if_final(error: Exception, settings: ModelSettings, address: str, *, w
         raise ContextFull(message) from error
     if status == 401:
         raise EndpointRefused(
-            f"{address} does not accept the API key (HTTP 401): {message}. Set {key_variable} to a key of this endpoint"
+            f"{address} does not accept the API key (HTTP 401): {message}. Set {key_variable} to a key of this endpoint",
+            status,
+            answered=answered,
+        ) from error
+    if answered and status in _REFUSALS:
+        raise EndpointRefused(
+            f"{address} refuses this request (HTTP {status}): {message}. It has answered others, so the cause is the content: "
+            "moderation or a firewall, for example",
+            status,
+            answered=True,
         ) from error
     if status == 403 or (status == 404 and "model" in f"{message} {error.code}".lower()):
         raise EndpointRefused(
-            f"{address} refuses model {settings.name!r} (HTTP {status}): {message}. Check --model and {key_variable}"
+            f"{address} refuses model {settings.name!r} (HTTP {status}): {message}. Check --model and {key_variable}",
+            status,
         ) from error
     if status in _WRONG_ADDRESS:
         end = "ends before /v1/messages" if settings.api == "anthropic" else "often ends with /v1"
         raise EndpointRefused(
             f"{address} is not the address of an endpoint with --api {settings.api} (HTTP {status}): {message}. Correct "
-            f"{url_variable}, which {end}"
+            f"{url_variable}, which {end}",
+            status,
+            answered=answered,
         ) from error
     if status not in {408, 409}:
         advice = ". If the endpoint does not support tools, use --tool-format text" if with_tools else ""
