@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import secrets
 import socket
 import subprocess
-import tempfile
+import sys
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,8 @@ import pytest
 
 from paragent.demo.samples import sample_path
 from paragent.envs import ToolResult, open_environment
-from paragent.errors import ConfigError, MissingProgram
+from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
+from paragent.rollout.dataset import read_benchmark
 from paragent.tasks import BenchmarkTask
 
 pytestmark = pytest.mark.slow
@@ -50,6 +53,38 @@ def score(answer: str, task: BenchmarkTask = TASK, **options: Any) -> float | No
 
     scores = run(scenario())
     return None if scores is None else float(scores["passed"])
+
+
+def test_the_question_of_mbpp_has_its_tests(tmp_path: Path) -> None:
+    lines = [
+        {
+            "task_id": 2,
+            "text": "Write a function to add.",
+            "code": "",
+            "test_setup_code": "one = 1",
+            "test_list": ["assert plus(one) == 2"],
+        },
+        {
+            "task_id": 3,
+            "prompt": "Write it.",
+            "test_imports": ["import math"],
+            "test_list": ["assert plus(math.pi) > 4"],
+        },
+    ]
+    data = tmp_path / "mbpp.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tasks = list(read_benchmark(data))
+
+    async def first_message(task: BenchmarkTask) -> str:
+        async with open_environment("py", {"sandbox": "none"}) as environment:
+            return await environment.open(task)
+
+    shown = [run(first_message(task)) for task in tasks]
+    assert shown[0] == "Write a function to add.\nYour code should pass these tests:\n\nassert plus(one) == 2"
+    assert "assert plus(math.pi) > 4" in shown[1]
+    assert [score("def plus(x):\n    return x + 1", task, sandbox="none") for task in tasks] == [1.0, 1.0]
+    assert score("def add(x):\n    return x + 1", tasks[0], sandbox="none") == 0.0
+    assert run(first_message(TASK)) == QUESTION, "the tests of HumanEval are hidden"
 
 
 # --- an interpreter ---------------------------------------------------------------------------------------------------
@@ -244,6 +279,24 @@ def test_bubblewrap_without_permissions_is_reported(monkeypatch: pytest.MonkeyPa
         run(open_environment("py").check())
 
 
+def test_an_interpreter_that_was_started_by_a_path_with_dots_can_be_used(tmp_path: Path) -> None:
+    python = os.path.relpath(Path(sys.prefix) / "bin" / "python", tmp_path)
+    code = "from tests.envs.test_py import cells; import sys; print(sys.executable, cells('6 * 7')[0].text)"
+    variables = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=90)
+    assert "/../" in done.stdout
+    assert done.stdout.endswith(" 42\n"), done.stderr
+
+
+def test_an_interpreter_that_the_sandbox_does_not_have_is_not_a_problem_of_bubblewrap(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(EnvironmentFailed, match="execvp") as raised:
+        cells("6 * 7")
+    assert "--sandbox none" not in str(raised.value)
+
+
 def test_only_the_sandbox_vm_needs_a_machine() -> None:
     assert open_environment("py", {"sandbox": "vm"}).needs_machine
     assert not open_environment("py").needs_machine
@@ -254,7 +307,11 @@ def test_only_the_sandbox_vm_needs_a_machine() -> None:
 class Guest:
     """A fake machine that runs commands on this computer."""
 
+    def __init__(self) -> None:
+        self.folders: set[Path] = set()
+
     async def aput_file(self, path: str, data: bytes) -> None:
+        self.folders.add(Path(path).parent)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(data)
 
@@ -266,9 +323,11 @@ class Guest:
 
 
 def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
+    guest = Guest()
+
     async def scenario() -> list[str]:
         async with open_environment("py", {"sandbox": "vm", "cell_limit": 1}) as environment:
-            await environment.open(TASK, Guest())
+            await environment.open(TASK, guest)
             codes = [
                 "x = 20",
                 "print('a')\nx + 1",
@@ -283,10 +342,11 @@ def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
             assert await environment.score(TASK, "    return 3\n") == {"passed": 0.0}
             return found
 
-    before = set(Path(tempfile.gettempdir()).glob("paragent-*"))
     assigned, value, failed, slow, kept, gone, lost = run(scenario())
-    assert set(Path(tempfile.gettempdir()).glob("paragent-????????????????")) <= before
-    left = [one for one in psutil.process_iter(["cmdline"]) if "child_main.py" in (one.info["cmdline"] or [])]
+    assert guest.folders
+    assert [folder for folder in guest.folders if folder.exists()] == []
+    folders = tuple(map(str, guest.folders))
+    left = [one for one in psutil.process_iter(["cwd"]) if (one.info["cwd"] or "").startswith(folders)]
     assert not psutil.wait_procs(left, timeout=10)[1]
     assert (assigned, value, kept) == ("(no output)", "a\n21", "20")
     assert "ZeroDivisionError" in failed
@@ -296,6 +356,12 @@ def test_the_sandbox_vm_runs_programs_with_files_and_commands() -> None:
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------
+
+
+def test_hostile_fences_are_read_quickly() -> None:
+    began = time.process_time()
+    score("```x\n" * 50_000)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from paragent.envs.web.search import SEARCH_SERVICES
 from paragent.envs.web.ssrf_proxy import AddressRefused, SsrfProxy
 from paragent.errors import ConfigError, EnvironmentFailed, MissingProgram
 from paragent.tasks import BenchmarkTask
+from tests.children import BoundedPopen
 from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.browser
@@ -462,7 +463,7 @@ asyncio.run(scenario())
 
 def test_the_browser_ends_when_its_worker_is_killed() -> None:
     command = [sys.executable, "-c", WORKER, str(sample_options("web")["site"])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+    with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         while worker.stdout.readline().strip() != "open":
             assert worker.poll() is None

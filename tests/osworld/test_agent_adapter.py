@@ -255,7 +255,7 @@ def test_constructors_get_the_known_arguments_of_their_signature() -> None:
 )
 def test_unusable_agents_are_usage_errors(agent: str, environment: str, reported: str) -> None:
     rollout, _ = run_rollout(agent, environment)
-    assert (rollout.status, rollout.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
+    assert (rollout.status, rollout.kind) == (RolloutStatus.INFRASTRUCTURE, "settings")
     assert reported in rollout.error
 
 

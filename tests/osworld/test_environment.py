@@ -101,7 +101,9 @@ def test_a_machine_that_cannot_record_gets_a_video_of_screenshots(desktop: Machi
     video = tmp_path / "video.mp4"
     video.write_bytes(files["recording.mp4"])
     counted = ["-count_frames", "-show_entries", "stream=nb_read_frames,width,height", "-of", "csv=p=0"]
-    shown = subprocess.run(["ffprobe", "-v", "error", *counted, video], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["ffprobe", "-v", "error", *counted, video], capture_output=True, text=True, check=True, timeout=100
+    )
     width, height, frames = (int(number) for number in shown.stdout.split(","))
     assert (width, height) == (1280, 800)
     assert frames >= 4

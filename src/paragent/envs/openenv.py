@@ -273,7 +273,7 @@ async def _described(http: ClientSession, url: str, what: str) -> dict[str, Any]
         EnvironmentFailed: it offers none.
     """
     try:
-        async with http.get(f"{url}/{what}") as response:
+        async with http.get(f"{url}/{what}", allow_redirects=False) as response:
             body = await response.json() if response.status == 200 else None
     except (ClientError, OSError, ValueError) as error:
         raise EnvironmentFailed(f"{url} cannot be reached: {error}") from error

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from paragent.errors import EnvironmentFailed
+from paragent.execution import STARTING_HELPER, current_activity, current_record, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractAsyncContextManager
+    from contextvars import Context
 
 __all__ = ["SharedResources"]
 
@@ -21,6 +25,8 @@ class _Closable(Protocol):
 
 Resource = TypeVar("Resource")
 Closable = TypeVar("Closable", bound=_Closable)
+_OPEN_TIMEOUT = 300.0
+"""Seconds for one resource to open; an index of many documents takes minutes."""
 _CLOSE_TIMEOUT = 10.0
 """Seconds for one resource to close; a browser with many pages takes one or two."""
 _log = logging.getLogger(__name__)
@@ -50,21 +56,22 @@ class SharedResources:
         await self.close()
 
     async def get(self, key: Hashable, opener: Callable[[], AbstractAsyncContextManager[Resource]]) -> Resource:
-        """Return the resource of `key`; open it with `opener()` if it is not open.
+        """Return the resource of `key`; open it with `opener()` if it is not open. Opening is not the rollout's work.
 
         If opening fails, all callers that wait for it get the error, and the next call tries again.
 
         Raises:
-            EnvironmentFailed: this object is closed.
+            EnvironmentFailed: this object is closed, or opening takes longer than 5 minutes.
             Exception: the error of the opener.
         """
         self._require_open()
         opening = self._opened.get(key)
         if opening is None:
-            opening = self._opened[key] = asyncio.create_task(_open(opener()))
+            opening = self._opened[key] = asyncio.create_task(_open(key, opener()), context=_shared_context())
             opening.add_done_callback(lambda done: self._remove_failed(key, done))
         resource: Resource
-        _, resource = await asyncio.shield(opening)
+        with contextlib.nullcontext() if opening.done() else waiting(STARTING_HELPER):
+            _, resource = await asyncio.shield(opening)
         return resource
 
     def add(self, key: Hashable, resource: Closable) -> Closable:
@@ -118,8 +125,25 @@ class _Closing:
         await self._resource.close()
 
 
-async def _open(context: AbstractAsyncContextManager[Any]) -> tuple[AbstractAsyncContextManager[Any], Any]:
-    return context, await context.__aenter__()
+async def _open(
+    key: Hashable, context: AbstractAsyncContextManager[Any]
+) -> tuple[AbstractAsyncContextManager[Any], Any]:
+    limit = asyncio.timeout(_OPEN_TIMEOUT)
+    try:
+        async with limit:
+            return context, await context.__aenter__()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise EnvironmentFailed(f"{key} was not ready after {_OPEN_TIMEOUT:g} s") from error
+
+
+def _shared_context() -> Context:
+    """Return the current context without the rollout: what a resource does later is not done for the one that opened it."""
+    context = copy_context()
+    for variable in (current_activity, current_record):
+        context.run(variable.set, None)
+    return context
 
 
 async def _close(key: Hashable, opened: asyncio.Future[tuple[AbstractAsyncContextManager[Any], Any]]) -> None:

@@ -119,7 +119,7 @@ def special_in(said: Any) -> str:
         said = said.get("action_type") or said.get("command")
     if not isinstance(said, str):
         return ""
-    word = re.sub(r"^```(?:\w*\s*\n)?|\s*```$", "", said.strip()).strip()
+    word = re.sub(r"^```(?:\w*\s*\n)?|```$", "", said.strip()).strip()
     if word.startswith("{"):
         try:
             parsed = json.loads(word)

@@ -46,8 +46,9 @@ def predict_agent_factory(agent: Any) -> AgentFactory | None:
         raise UsageError(f"--agent: name the class of {agent!r:.200}; each rollout needs its own agent")
 
     def create(environment: Environment, model: ModelSettings, max_turns: int) -> PredictAdapter:
-        arguments = _constructor_arguments(environment, model, max_turns)
-        return PredictAdapter(agent, arguments, getattr(environment.machine, "host", None))
+        arguments = _accepted(agent, _constructor_arguments(environment, model, max_turns))
+        tool = _action_tool([one.as_openai() for one in environment.tools()])
+        return PredictAdapter(agent, arguments, tool, getattr(environment.machine, "host", None))
 
     return create
 
@@ -77,30 +78,34 @@ class PredictAdapter:
 
     Args:
         agent_class: has `predict`, and may have `reset`.
-        arguments: what its constructor may be given, by the names of the parameters.
+        arguments: the arguments of its constructor, by the names of the parameters.
+        tool: the tool that performs actions, in OpenAI's format.
         vm_ip: the machine's address, for `reset`; None without a machine.
     """
 
-    def __init__(self, agent_class: type[Any], arguments: Mapping[str, Any], vm_ip: str | None = None) -> None:
-        self._agent_class, self._arguments, self._vm_ip = agent_class, arguments, vm_ip
+    def __init__(
+        self,
+        agent_class: type[Any],
+        arguments: Mapping[str, Any],
+        tool: Mapping[str, Any],
+        vm_ip: str | None = None,
+    ) -> None:
+        self._agent_class, self._arguments, self._tool, self._vm_ip = agent_class, arguments, tool, vm_ip
 
     async def run_episode(self, episode: Episode) -> AgentResult:
         """Run one rollout until an action ends it, no turns are left, or too many predictions in a row have no action.
 
         Raises:
-            UsageError: the constructor needs unknown arguments, or the environment has no tool for actions.
             TypeError: `predict` did not return a response and actions.
         """
-        tool = _action_tool(episode.tools)
-        arguments = _accepted(self._agent_class, self._arguments)
-        agent = await asyncio.to_thread(self._agent_class, **arguments)
+        agent = await asyncio.to_thread(self._agent_class, **self._arguments)
         if hasattr(agent, "reset"):
             positional, named = _reset_arguments(agent.reset, self._vm_ip)
             await _call(agent.reset, *positional, **named)
         episode.messages.append({"role": "user", "content": episode.question})
         answer, idle = "", 0
         for _ in range(episode.max_turns):
-            message = await episode.take(_predict(agent, episode, tool))
+            message = await episode.take(_predict(agent, episode, self._tool))
             answer = message["content"] or answer
             if calls := message.get("tool_calls"):
                 idle = 0

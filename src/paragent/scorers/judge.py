@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import EnvironmentFailed
@@ -61,10 +60,9 @@ class LlmJudge(Scorer):
 
 
 def _verdict(reply: str) -> Score | None:
-    found = re.search(r"\{.*\}", reply, re.DOTALL)
     try:
-        parsed = json.loads(found[0]) if found else None
-    except ValueError:
+        parsed = json.loads(reply[reply.find("{") : reply.rfind("}") + 1])
+    except (ValueError, RecursionError):
         return None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("correct"), bool):
         return None

@@ -72,10 +72,16 @@ _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b.*\s|\n")
 
 
 def load() -> None:
-    """Import math-verify when the child starts. It loads sympy, which takes a second and no other process needs."""
-    import math_verify  # noqa: F401 - for `equal`
+    """Import math-verify when the child starts. It loads sympy, which takes a second and no other process needs.
+
+    It loads more with the first formula. Its own limit of 5 s to parse a formula must not include that, which takes longer if
+    Python has to compile the files.
+    """
+    import math_verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    half = math_verify.parse(r"$\frac{1}{2}$", parsing_timeout=None)
+    math_verify.verify(half, half, timeout_seconds=None)
 
 
 def equal(references: list[str], answer: str) -> bool:

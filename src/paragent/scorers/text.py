@@ -30,11 +30,12 @@ __all__ = [
 ]
 
 _MARKED = re.compile(
-    r"(?:^|\n)[ \t>*_#-]*(?:the[ ]+)?(?:final[ ]+)?answer[ \t*_]*(?:is|:)[ \t*_:]*(?P<answer>[^\n]*\S[^\n]*)",
+    r"(?:^|\n)[ \t>*_#-]*(?:the[ ]+)?(?:final[ ]+)?answer[ \t*_]*(?:is|:)[ \t*_:]*+(?=[^\n]*\S)(?P<answer>[^\n]*+)",
     re.IGNORECASE,
 )
-_AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*)\s*\Z")
+_AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*+)\s*+\Z")
 """GSM8K's convention: the last line is `#### 72`. In other lines, four hashes are a Markdown heading."""
+_ARTICLE_WORDS = frozenset({"a", "an", "the"})
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -71,8 +72,12 @@ def _last_boxed(message: str) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case without punctuation, articles and extra spaces, as SQuAD's evaluation script does."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Return a text in lower case without punctuation, articles and extra spaces, as SQuAD's evaluation script does.
+
+    A text of articles only, such as the option "A", keeps them.
+    """
+    plain = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split()) or " ".join(plain.split())
 
 
 def words(text: str) -> list[str]:
@@ -80,12 +85,30 @@ def words(text: str) -> list[str]:
     return normalised(text).split()
 
 
+def _compared_words(answer: str, reference: str) -> tuple[list[str], list[str]]:
+    """Return the words of both texts.
+
+    If the reference is an article, such as the option "A", the answer keeps that word where it is written like that: "The
+    answer is A" has the option, "a cat" has not.
+    """
+    theirs = words(reference)
+    if not set(theirs) <= _ARTICLE_WORDS:
+        return words(answer), theirs
+    options = reference.translate(_PUNCTUATION).split()
+    kept = [word for word in answer.translate(_PUNCTUATION).split() if word in options or not _is_article(word)]
+    return [word.lower() for word in kept] or words(answer), theirs
+
+
+def _is_article(word: str) -> bool:
+    return word.lower() in _ARTICLE_WORDS
+
+
 def exact_match(answer: str, reference: str) -> float:
     """Return 1.0 if both texts are equal after normalisation, otherwise 0.0.
 
-    If both are empty after normalisation ("the", "?!"), the original texts are compared.
+    If both are empty after normalisation ("?!"), the original texts are compared.
     """
-    ours, theirs = normalised(answer), normalised(reference)
+    ours, theirs = _compared_words(answer, reference)
     if not ours and not theirs:
         return float(answer.strip() == reference.strip())
     return float(ours == theirs)
@@ -98,7 +121,7 @@ def f1(answer: str, reference: str) -> float:
     """
     if {normalised(answer), normalised(reference)} & {"yes", "no", "noanswer"}:
         return exact_match(answer, reference)
-    ours, theirs = words(answer), words(reference)
+    ours, theirs = _compared_words(answer, reference)
     if not ours or not theirs:
         return exact_match(answer, reference)
     common = sum((Counter(ours) & Counter(theirs)).values())
@@ -107,7 +130,7 @@ def f1(answer: str, reference: str) -> float:
 
 def contains(answer: str, reference: str) -> float:
     """Return 1.0 if the answer contains the words of the reference as a consecutive sequence, otherwise 0.0."""
-    ours, theirs = words(answer), words(reference)
+    ours, theirs = _compared_words(answer, reference)
     if not theirs:
         return exact_match(answer, reference)
     spans = (ours[at : at + len(theirs)] for at in range(len(ours) - len(theirs) + 1))
@@ -162,13 +185,15 @@ class Contains(_TextScorer):
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(?:\.\d+|(?<=\d)\.?)(?:e[-+]?\d+)?(?![\d])", re.IGNORECASE
 )
+_LONGEST = 2_000
+"""Characters of a final answer in which the last number is searched; the time grows with the square of this."""
 _TOLERANCE = 1e-6
 """Relative, and absolute near 0: the precision of a number that was printed with seven digits."""
 
 
 def final_number(text: str) -> float | None:
     """Return the last number in the final answer of a text; None if there is none."""
-    found = [match[0] for match in _NUMBER.finditer(final_answer(text)) if any(map(str.isdigit, match[0]))]
+    found = [match[0] for match in _NUMBER.finditer(final_answer(text)[-_LONGEST:]) if any(map(str.isdigit, match[0]))]
     return float(found[-1].replace(",", "")) if found else None
 
 

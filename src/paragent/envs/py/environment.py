@@ -17,8 +17,9 @@ from paragent.scorers.text import exact_match, final_answer, same_number
 from paragent.subprocesses import ProcessLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from paragent.machines import Machine
     from paragent.tasks import BenchmarkTask
 
 __all__ = ["PyEnvironment", "PyOptions"]
@@ -29,15 +30,28 @@ _LONGEST_NOTE = 300
 """Characters of the reason for a score."""
 _INVALID = re.compile(r"(?:^|\n)(?:SyntaxError|IndentationError|TabError)\b[^\n]*$")
 """The end of a traceback of a program that is not valid Python."""
-_FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)([^\n]*)$", re.MULTILINE)
+"""A line that begins or ends a block of code, with the language and the rest of the line."""
 _PYTHON = {"", "python", "py", "python3"}
 
 
 def _program_in(answer: str, entry_point: str = "") -> str | None:
     """Return the last code block that defines `entry_point`, otherwise the last code block; None if there is none."""
-    blocks = [match[2] for match in _FENCED.finditer(answer) if match[1].lower() in _PYTHON]
+    blocks = [code for language, code in _fenced(answer) if language.lower() in _PYTHON]
     defining = [block for block in blocks if _defines(block, entry_point)]
-    return (defining or blocks or [None])[-1]
+    found = defining or blocks
+    return found[-1] if found else None
+
+
+def _fenced(answer: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the content of each block of code. One without an end is none."""
+    first: re.Match[str] | None = None
+    for fence in _FENCE.finditer(answer):
+        if first is None:
+            first = fence
+        elif not f"{fence[1]}{fence[2]}".strip():
+            yield first[1], answer[first.end() + 1 : fence.start()]
+            first = None
 
 
 def _defines(code: str, name: str) -> bool:
@@ -65,18 +79,27 @@ def _readings(task: BenchmarkTask, answer: str) -> list[str]:
     return [task.question + code, f"{task.question}\n{body}", f"{task.question}\n    {code.lstrip()}"]
 
 
-def _hidden_tests(task: BenchmarkTask) -> str | None:
+def _tests(task: BenchmarkTask) -> str | None:
     """Return the code that raises if an answer is wrong; None if the task has no tests.
 
-    Supports HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code`).
+    Supports HumanEval's `test` (with `entry_point`) and MBPP's `test_list` (with `test_setup_code` or `test_imports`).
     """
-    test, listed = task.metadata.get("test"), task.metadata.get("test_list")
+    test = task.metadata.get("test")
     if isinstance(test, str) and test.strip():
         entry_point = task.metadata.get("entry_point")
         return f"{test}\n\ncheck({entry_point})\n" if entry_point and _defines(test, "check") else test
-    if isinstance(listed, list) and listed:
-        return "\n".join([str(task.metadata.get("test_setup_code") or ""), *map(str, listed)])
+    if listed := _listed_tests(task):
+        imports = task.metadata.get("test_imports")
+        setup = map(str, imports) if isinstance(imports, list) else [str(task.metadata.get("test_setup_code") or "")]
+        return "\n".join([*setup, *listed])
     return None
+
+
+def _listed_tests(task: BenchmarkTask) -> list[str]:
+    """Return the tests of a task of MBPP, which belong to its question: they name the function."""
+    test, listed = task.metadata.get("test"), task.metadata.get("test_list")
+    is_listed = isinstance(listed, list) and not (isinstance(test, str) and test.strip())
+    return [str(one) for one in listed or ()] if is_listed else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +120,8 @@ class PyOptions:
 class PyEnvironment(Environment):
     """Programming tasks with a Python interpreter that keeps its state during the attempt.
 
-    Task metadata: `test` and `entry_point` (HumanEval), `test_list` and `test_setup_code` (MBPP). Without tests, the task's
-    answer is the expected output. Own score: `passed`.
+    Task metadata: `test` and `entry_point` (HumanEval); `test_list` with `test_setup_code` or `test_imports` (MBPP), which the
+    question shows. Without tests, the task's answer is the expected output. Own score: `passed`.
     """
 
     name = "py"
@@ -128,6 +151,11 @@ class PyEnvironment(Environment):
             finally:
                 await probe.close()
 
+    async def open(self, task: BenchmarkTask, machine: Machine | None = None) -> str:
+        question = await super().open(task, machine)
+        listed = _listed_tests(task)
+        return "\n".join([question, "Your code should pass these tests:", "", *listed]) if listed else question
+
     @tool
     async def python(
         self, code: Annotated[str, "Python source; the value of a last expression is shown"]
@@ -146,7 +174,7 @@ class PyEnvironment(Environment):
     async def score(
         self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float] | None:
-        tests = _hidden_tests(task)
+        tests = _tests(task)
         if tests is not None:
             error = await self._error_of(task, answer, tests)
             self.score_note = _last_line(error)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.errors import EnvironmentFailed
+from paragent.execution import STARTING_HELPER, waiting
 from paragent.subprocesses import ChildLost, child_main
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class LocalInterpreter:
     async def run(self, code: str, limit: float) -> Execution:
         child, self._child = self._child, None
         if child is None or not child.alive:
-            child = await self._start(self._limits)
+            with waiting(STARTING_HELPER):
+                child = await self._start(self._limits)
         try:
             reply = await child.request({"code": code, "limit": limit}, limit + _GRACE)
             ended = Execution(reply.output, "" if reply.value["ok"] else str(reply.value["error"]))

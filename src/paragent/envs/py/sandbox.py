@@ -16,6 +16,7 @@ from paragent.subprocesses.bubblewrap import (
     privilege_settings,
     reported_problem,
 )
+from paragent.subprocesses.installations import own_python
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -50,7 +51,7 @@ async def start_in_bubblewrap(limits: ProcessLimits) -> Child:
         EnvironmentFailed: the interpreter does not start for another reason.
     """
     files = SandboxFiles(readable=(sys.base_prefix, sys.prefix), inside={_INSIDE: str(_CHILD_MAIN)})
-    main = [sys.executable, "-I", _INSIDE]
+    main = [own_python(), "-I", _INSIDE]
     with bubblewrap_command(files, main, user=_USER, advice=_ADVICE) as (command, descriptors):
         settings = json.dumps(privilege_settings(limits))
         child = await Child.start([*command, settings], limits, environment=_VARIABLES, pass_fds=descriptors)

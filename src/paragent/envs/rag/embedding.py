@@ -13,7 +13,9 @@ from paragent._internal.tracebacks import described
 from paragent.envs.rag.index import build_once
 from paragent.errors import ConfigError, EndpointRefused, EnvironmentFailed
 from paragent.machines.cleanup import cache_folder
-from paragent.models.credentials import endpoint_from_environment
+from paragent.models.base import ModelSettings
+from paragent.models.credentials import endpoint_from_environment, redactor_of, shown_address
+from paragent.models.http_client import name_redirect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +45,14 @@ class Embedder:
         if not key:
             raise ConfigError("the option `embeddings` uses the model's endpoint: set OPENAI_API_KEY")
         self.model = model
-        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=_LIMIT, max_retries=RETRIES)
+        self._redactor = redactor_of(ModelSettings(name=model, base_url=url, api_key=key))
+        self._client = openai.OpenAI(
+            api_key=key,
+            base_url=url,
+            timeout=_LIMIT,
+            max_retries=RETRIES,
+            http_client=openai.DefaultHttpxClient(timeout=_LIMIT, follow_redirects=False),
+        )
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Return one row for each text.
@@ -56,10 +65,14 @@ class Embedder:
             reply = self._client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
             rows = np.array([one.embedding for one in reply.data], dtype=np.float32)
         except _REFUSALS as error:
+            self._redactor.error(error)
             raise EndpointRefused(f"the endpoint refuses embeddings with the model {self.model!r}: {error}") from error
         except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
+            name_redirect(error, "embeddings")
+            self._redactor.error(error)
             raise EnvironmentFailed(
-                f"{self._client.base_url} returned no embeddings of the model {self.model!r}: {described(error)}"
+                f"{shown_address(str(self._client.base_url))} returned no embeddings of the model {self.model!r}: "
+                f"{described(error)}"
             ) from error
         if rows.ndim != 2 or len(rows) != len(texts):
             raise EnvironmentFailed(f"the endpoint returned {len(rows)} embeddings for {len(texts)} texts")

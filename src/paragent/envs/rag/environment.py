@@ -31,7 +31,7 @@ require("bm25s", "numpy")
 _PAGE = 8_000
 """Characters of a document that are shown at a time: about 2,000 tokens."""
 _CITATION = re.compile(r"\[([^\[\]\n]{1,300})\]")
-_CITATION_AND_SPACE = re.compile(r"\s*\[[^\[\]\n]*\]")
+_CITATION_AND_SPACE = re.compile(r"(?<!\s)\s*\[[^\[\]\n]*\]")
 """A citation of any length and the spaces before it."""
 _KEYS = ("documents", "document", "evidence", "supporting_facts", "source", "sources")
 
