@@ -33,6 +33,7 @@ from paragent.store import (
     unpack_activity,
 )
 from paragent.store.activity import MOST_INTERVALS, merged
+from tests.children import BoundedPopen
 
 VERSION_3 = Path(__file__).with_name("version_3.sql")
 """A journal of format version 3, written by `paragent rollout --mode math --model demo --limit 3` of that version."""
@@ -192,7 +193,7 @@ def test_another_process_adds_notes_while_results_are_recorded(tmp_path: Path) -
     path = tmp_path / "j"
     with Journal(path) as journal:
         journal.record([result("a")])
-        with subprocess.Popen([sys.executable, "-c", code, str(path)]) as notes:
+        with BoundedPopen([sys.executable, "-c", code, str(path)]) as notes:
             recorded = 0
             while notes.poll() is None:
                 journal.record([result(f"b{recorded}")])

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,13 +45,35 @@ def test_a_group_is_accepted_once(store: GroupStore) -> None:
     store.add(tasks("a"))
     assert not store.accept("a", "first", 0), "it is not admitted"
     store.admit(0)
+    assert not store.accept("a", "", 7), "it is not delivered"
+    store.deliver("a", "earlier")
+    store.deliver("a", "first")
+    assert not store.accept("a", "earlier", 7), "it was delivered again"
     assert store.accept("a", "first", 7)
+    store.deliver("a", "second")
     assert not store.accept("a", "second", 8)
     assert store.is_accepted("a", "first")
     assert not store.is_accepted("a", "second")
     assert (store.accepted_with(7), store.accepted_with(8)) == (1, 0)
     store.drop("a", "too late")
     assert store.counts()[GroupState.ACCEPTED] == 1, "an accepted group cannot be dropped"
+
+
+def test_a_group_is_accepted_durably(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def remember(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", remember)
+    with contextlib.closing(GroupStore(journal)) as store:
+        store.add(tasks("a"))
+        store.admit(0)
+        store.deliver("a", "first")
+        assert store.accept("a", "first", 0)
+        assert [one.execute("PRAGMA synchronous").fetchone() for one in opened] == [(2,)], "FULL"
 
 
 def test_the_state_survives_and_another_process_sees_it(store: GroupStore, journal: Path) -> None:

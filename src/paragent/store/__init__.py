@@ -1,6 +1,7 @@
 """Run directories: the journal with tasks and results, files made from it, statistics, exports."""
 
 from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity, unpack_activity
+from paragent.store.comparison import Comparison, compare, match_tasks, task_scores
 from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
 from paragent.store.groups import AttemptResult, GroupState, GroupStore, StoredGroup
 from paragent.store.journal import Journal, add_note, change_note
@@ -13,22 +14,13 @@ from paragent.store.records import (
     WorkerEvent,
     unpack_trajectory,
 )
-from paragent.store.summary import (
-    ATTEMPTS,
-    MACHINES,
-    PRICES,
-    Comparison,
-    Summary,
-    compare,
-    final_failures,
-    summarise,
-    task_scores,
-)
+from paragent.store.summary import ATTEMPTS, MACHINES, METRIC, PRICES, Summary, final_failures, summarise
 
 __all__ = [
     "ATTEMPTS",
     "JOURNAL_FILE",
     "MACHINES",
+    "METRIC",
     "PRICES",
     "ActivityInterval",
     "AttemptResult",
@@ -52,6 +44,7 @@ __all__ = [
     "final_failures",
     "find_runs",
     "images_folder",
+    "match_tasks",
     "pack_activity",
     "summarise",
     "task_scores",

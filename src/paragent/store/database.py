@@ -20,7 +20,7 @@ _BUSY_TIMEOUT = 10.0
 
 
 def connect(path: Path, mode: str, *, one_thread: bool = True) -> sqlite3.Connection:
-    """Open a journal.
+    """Open a journal. When a transaction of the connection is committed, it is durable.
 
     Args:
         path: the file.
@@ -30,7 +30,14 @@ def connect(path: Path, mode: str, *, one_thread: bool = True) -> sqlite3.Connec
     address = f"file:{quote(os.fsencode(path))}?mode={mode}"  # names of folders need not be valid Unicode
     if mode == "ro" and not is_writable(path.parent) and not path.with_name(f"{path.name}-wal").exists():
         address += "&immutable=1"  # else SQLite creates the write-ahead log, even to read; without one, nobody writes
-    return sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=one_thread)
+    db = sqlite3.connect(address, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=one_thread)
+    try:
+        if mode != "ro":
+            db.execute("PRAGMA synchronous = FULL")  # belongs to the connection, not to the file
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def is_writable(folder: Path) -> bool:
@@ -40,10 +47,10 @@ def is_writable(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def errors_for(what: str, path: Path) -> Iterator[None]:
-    """Raise `StoreFailed` for errors of SQLite."""
+    """Raise `StoreFailed` for errors of SQLite, and for integers that it cannot store."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OverflowError) as error:
         raise StoreFailed(
             f"cannot {what} in {path}: {error}. What was recorded before is safe; when the cause is removed, the "
             "same command continues"

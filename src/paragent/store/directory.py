@@ -27,6 +27,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.file_errors import unwritable
+from paragent._internal.files import read_small_file
 from paragent._internal.text import well_formed
 from paragent.errors import RunBusy, StoreFailed, UsageError
 from paragent.store.journal import Journal
@@ -86,10 +87,12 @@ class RunDirectory:
             identity: a digest of all settings that influence results.
             fresh: rename an existing run directory and start a new one.
         """
-        with self._errors_for_files():
+        with self._errors_for_files(), contextlib.ExitStack() as old_lock:
             if fresh and (self.path / JOURNAL_FILE).exists():
                 self._acquire_lock()
-                self._release_lock()
+                old, self._lock = self._lock, None
+                assert old is not None
+                old_lock.callback(os.close, old)  # held until the new directory is locked
                 self._rename_old_run()
             self._before = {folder for folder in (self.path, *self.path.parents) if folder.exists()}
             self.path.mkdir(parents=True, exist_ok=True)
@@ -117,11 +120,13 @@ class RunDirectory:
         self._rewrite_results()
         return resumed
 
-    def clear_live(self) -> None:
-        """Remove the reports of workers of earlier sessions."""
+    def clear_live(self, keep: Iterable[Path] = ()) -> None:
+        """Remove the files of earlier sessions from `live`, except those of workers that may still be active."""
+        kept = {path.stem for path in keep}
         with self._errors_for_files():
             for stale in self.live.iterdir():
-                stale.unlink(missing_ok=True)
+                if stale.stem not in kept:
+                    stale.unlink(missing_ok=True)
 
     def open_existing(self) -> None:
         """Lock an existing run and open its journal, to add scores to it."""
@@ -207,8 +212,21 @@ class RunDirectory:
             raise RunBusy(
                 f"{self.path} is in use by process {holder}; wait until it ends, or choose another --run-name"
             ) from None
+        if not self._holds_current_lock():
+            self._release_lock()
+            raise RunBusy(
+                f"{self.path} was renamed by another process, which starts a new run; choose another --run-name"
+            )
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def _holds_current_lock(self) -> bool:
+        """Return whether the locked file is still that of the directory: another process may have renamed the directory."""
+        assert self._lock is not None
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self.path / "lock").stat())
+        except FileNotFoundError:
+            return False
 
     def _release_lock(self) -> None:
         if self._lock is not None:
@@ -218,7 +236,7 @@ class RunDirectory:
     def _differences(self, config: Mapping[str, Any]) -> str:
         """Return the settings in which config.json and `config` differ."""
         try:
-            stored = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+            stored = json.loads(read_small_file(self.path / "config.json"))
             changed = [name for name, value in config.items() if name in stored and stored[name] != value]
         except (OSError, ValueError, AttributeError):  # removed or edited by somebody
             return "see its config.json"

@@ -6,6 +6,7 @@ trajectories of its attempts are where those of all rollouts are.
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +18,7 @@ from paragent.store.database import connect, errors_for, transaction
 from paragent.store.records import RolloutStatus, pack_task, unpack_task, unpack_trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from paragent.tasks import BenchmarkTask
@@ -26,6 +27,8 @@ __all__ = ["AttemptResult", "GroupState", "GroupStore", "StoredGroup"]
 
 _VERSION = "policy_version"
 """The key of the current version of the policy in `meta`."""
+_TRAINERS = "trainers"
+"""The key of the trainers in `meta`, a JSON list."""
 
 
 class GroupState(StrEnum):
@@ -78,7 +81,6 @@ class GroupStore:
         self._path = path
         with errors_for("open the groups", path):
             self._db = connect(path, "rw", one_thread=False)
-            self._db.execute("PRAGMA synchronous = FULL")
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -115,8 +117,15 @@ class GroupStore:
             )
         return StoredGroup(row[0], unpack_task(row[1]), version)
 
+    def deliver(self, task: str, delivery: str) -> None:
+        """Record a delivery of an admitted group, before the trainer gets it: only the last delivery can be accepted."""
+        with errors_for("deliver a group", self._path), transaction(self._db):
+            self._db.execute(
+                "UPDATE groups SET delivery = ? WHERE task = ? AND state = ?", [delivery, task, GroupState.ADMITTED]
+            )
+
     def accept(self, task: str, delivery: str, version: int) -> bool:
-        """Accept an admitted group; return False if it is in another state or does not exist.
+        """Accept the last delivery of an admitted group; return False if it was another one, or the group is not admitted.
 
         Args:
             task: the id of the task.
@@ -125,8 +134,9 @@ class GroupStore:
         """
         with errors_for("accept a group", self._path), transaction(self._db):
             changed = self._db.execute(
-                "UPDATE groups SET state = ?, delivery = ?, accepted_version = ?, at = ? WHERE task = ? AND state = ?",
-                [GroupState.ACCEPTED, delivery, version, time.time(), task, GroupState.ADMITTED],
+                "UPDATE groups SET state = ?, accepted_version = ?, at = ? "
+                "WHERE task = ? AND state = ? AND delivery = ? AND delivery != ''",
+                [GroupState.ACCEPTED, version, time.time(), task, GroupState.ADMITTED, delivery],
             )
         return changed.rowcount > 0
 
@@ -143,12 +153,22 @@ class GroupStore:
         with errors_for("store the version", self._path), transaction(self._db):
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [_VERSION, str(version)])
 
+    def set_trainers(self, trainers: Sequence[str]) -> None:
+        """Record the trainers that have used the run; the last one is in charge."""
+        with errors_for("store the trainer", self._path), transaction(self._db):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [_TRAINERS, json.dumps(list(trainers))])
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def version(self) -> int:
         """Return the current version of the policy; 0 if none was published."""
         row = self._row("SELECT value FROM meta WHERE key = ?", [_VERSION])
         return 0 if row is None else int(row[0])
+
+    def trainers(self) -> list[str]:
+        """Return the trainers that `set_trainers` recorded."""
+        row = self._row("SELECT value FROM meta WHERE key = ?", [_TRAINERS])
+        return [] if row is None else list(json.loads(row[0]))
 
     def accepted_with(self, version: int) -> int:
         """Return how many groups were accepted while this version was the current one."""
@@ -192,7 +212,7 @@ class GroupStore:
         if row is None:
             return None
         try:
-            return unpack_trajectory(row[0])
+            return unpack_trajectory(row[0], own=True)
         except Exception as error:  # zlib and JSON have errors of their own
             raise StoreFailed(f"{self._path} is damaged: the trajectory of result {number}: {error}") from error
 

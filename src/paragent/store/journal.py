@@ -97,6 +97,17 @@ _UPGRADES = {
 """Statements that turn a journal of an earlier format version into one of this version."""
 _COLUMNS = [field.name for field in fields(RolloutResult) if field.name not in {"trajectory", "files", "number"}]
 _INSERT = f"INSERT INTO results (number, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))})"  # noqa: S608 - column names from above
+_EXECUTION = "task = ? AND attempt = ? AND worker = ? AND started = ?"
+_USAGE = (
+    "requests",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "judge_prompt_tokens",
+    "judge_completion_tokens",
+)
+_UPDATE_USAGE = f"UPDATE results SET {', '.join(f'{name} = ?' for name in _USAGE)} WHERE {_EXECUTION} AND requests < ?"  # noqa: S608 - constants
 _MACHINE_EVENT = ("number", "at", "machine", "state", "holder", "detail")
 _WORKER_EVENT = ("number", "at", "worker", "event", "detail")
 _NOTE = ("number", "task", "attempt", "execution", "step", "text", "at")
@@ -143,9 +154,8 @@ class Journal:
 
     def _create_tables(self) -> None:
         db = self._db
-        # WAL: readers do not block the writer, and a commit is one append and one fsync. FULL: commits are durable.
+        # WAL: readers do not block the writer, and a commit is one append and one fsync.
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
             db.executescript(f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('version', '{_VERSION}'); COMMIT;")  # noqa: S608 - constants
 
@@ -216,6 +226,29 @@ class Journal:
             elif result.final:
                 self._replaceable.discard((result.task, result.attempt))
 
+    def record_unfinished(self, results: Sequence[RolloutResult]) -> list[RolloutResult]:
+        """Store the usage of executions that may have returned no result, durably; return those that were not recorded.
+
+        An execution is identified by its rollout, its worker and its start, and counts once: of an execution that is recorded,
+        only the usage is changed, if the report counts more requests. So a call may be repeated.
+
+        Raises:
+            StoreFailed: nothing is stored.
+        """
+        new = []
+        with self._transaction("store the usage of killed rollouts"):
+            for result in results:
+                make_storable(result)
+                identity = [result.task, result.attempt, result.worker, result.started]
+                if self._db.execute(f"SELECT 1 FROM results WHERE {_EXECUTION}", identity).fetchone() is None:  # noqa: S608 - constant
+                    result.number = self._next_number("results")
+                    self._db.execute(_INSERT, _row(result))
+                    new.append(result)
+                else:
+                    usage = [getattr(result, name) for name in _USAGE]
+                    self._db.execute(_UPDATE_USAGE, [*usage, *identity, result.requests])
+        return new
+
     def _next_number(self, table: str) -> int:
         self._last[table] += 1  # before it is used: an interrupt leaves a gap and never a number that is used twice
         return int(self._last[table])
@@ -235,6 +268,10 @@ class Journal:
             query = f"UPDATE results SET final = 0 WHERE final = 1 AND status IN ({marks})"  # noqa: S608 - question marks
             return self._db.execute(query, list(statuses)).rowcount
 
+    def final_result(self, task: str, attempt: int) -> RolloutResult | None:
+        """Return the final result of a rollout; None if it has none."""
+        return next(self.results("final = 1 AND task = ? AND attempt = ?", [task, attempt]), None)
+
     def reopen_rollout(self, task: str, attempt: int) -> None:
         """Make one rollout pending again."""
         with self._transaction("reopen a result"):
@@ -242,12 +279,27 @@ class Journal:
                 "UPDATE results SET final = 0 WHERE final = 1 AND task = ? AND attempt = ?", [task, attempt]
             )
 
-    def set_scores(self, scorer: str, scores: Iterable[tuple[int, float | None]]) -> None:
-        """Add the scores of a further scorer, as pairs of a result's number and a score."""
+    def set_scores(self, scorer: str, scores: Iterable[tuple[int, float | None]], *, counts: bool = False) -> None:
+        """Add the scores of a scorer, as pairs of a result's number and a score.
+
+        Args:
+            scorer: the name of the scorer.
+            scores: the scores.
+            counts: whether this is the score that counts. Results whose scorer had failed are then completed by it.
+        """
+        finite = [(number, finite_score(value)) for number, value in scores]
         with self._transaction("store scores"):
             self._db.executemany(
                 "UPDATE results SET scores = json_set(scores, ?, ?) WHERE number = ?",
-                ((f'$."{scorer}"', finite_score(value), number) for number, value in scores),
+                ((f'$."{scorer}"', value, number) for number, value in finite),
+            )
+            self._db.executemany(
+                "UPDATE results SET status = ?, score = ?, kind = '', error = '' WHERE number = ? AND status = ?",
+                (
+                    (RolloutStatus.COMPLETED, value, number, RolloutStatus.UNSCORED)
+                    for number, value in finite
+                    if counts and value is not None
+                ),
             )
 
     def begin_session(self, started: float | None = None) -> int:
@@ -326,11 +378,6 @@ class Journal:
                 yield _result(row)
             after = page[-1][0]
 
-    def has_result(self, task: str, attempt: int, worker: str, *, since: float, requests: int) -> bool:
-        """Return whether a result of this rollout and worker, ended after `since`, counts at least `requests` requests."""
-        query = "SELECT 1 FROM results WHERE task = ? AND attempt = ? AND worker = ? AND ended >= ? AND requests >= ? LIMIT 1"
-        return self._db.execute(query, [task, attempt, worker, since, requests]).fetchone() is not None
-
     def task(self, task: str) -> BenchmarkTask | None:
         """Return a task by its id."""
         row = self._db.execute("SELECT body FROM tasks WHERE id = ?", [task]).fetchone()
@@ -345,10 +392,10 @@ class Journal:
                 yield unpack_task(body)
             after = page[-1][0]
 
-    def trajectory(self, number: int | None, largest: int | None = None) -> Any:
+    def trajectory(self, number: int | None) -> Any:
         """Return the trajectory of a result by its number, or None if it has none; for the rest, see `unpack_trajectory`."""
         row = self._db.execute("SELECT body FROM trajectories WHERE result = ?", [number]).fetchone()
-        return None if row is None else unpack_trajectory(row[0], largest)
+        return None if row is None else unpack_trajectory(row[0])
 
     def machine_events(self, after: int = 0) -> Iterator[MachineEvent]:
         """Yield the events of machines with a number above `after`, in the order in which they were recorded."""
@@ -409,16 +456,14 @@ def add_note(path: Path, execution: int, step: int, text: str) -> Note:
         StoreFailed: the note cannot be stored.
     """
     Journal(path, read_only=True).close()  # checks the format version, and upgrades an old journal
-    with errors_for("store a note", path), contextlib.closing(connect(path, "rw")) as db:
-        db.execute("PRAGMA synchronous = FULL")
-        with transaction(db):
-            found = db.execute("SELECT task, attempt FROM results WHERE number = ?", [execution]).fetchone()
-            if found is None:
-                raise UsageError(f"{path} has no execution with the number {execution}")
-            task, attempt = found
-            note = Note(task, attempt, execution, step, well_formed(text), time.time())
-            query = f"INSERT INTO notes ({', '.join(_NOTE)}) VALUES ({', '.join('?' * len(_NOTE))})"  # noqa: S608 - constants
-            note.number = db.execute(query, [getattr(note, name) for name in _NOTE]).lastrowid
+    with errors_for("store a note", path), contextlib.closing(connect(path, "rw")) as db, transaction(db):
+        found = db.execute("SELECT task, attempt FROM results WHERE number = ?", [execution]).fetchone()
+        if found is None:
+            raise UsageError(f"{path} has no execution with the number {execution}")
+        task, attempt = found
+        note = Note(task, attempt, execution, step, well_formed(text), time.time())
+        query = f"INSERT INTO notes ({', '.join(_NOTE)}) VALUES ({', '.join('?' * len(_NOTE))})"  # noqa: S608 - constants
+        note.number = db.execute(query, [getattr(note, name) for name in _NOTE]).lastrowid
     return note
 
 
@@ -429,14 +474,12 @@ def change_note(path: Path, number: int, text: str) -> bool:
         StoreFailed: the change cannot be stored.
     """
     Journal(path, read_only=True).close()  # as in `add_note`
-    with errors_for("change a note", path), contextlib.closing(connect(path, "rw")) as db:
-        db.execute("PRAGMA synchronous = FULL")
-        with transaction(db):
-            if text:
-                changed = db.execute("UPDATE notes SET text = ? WHERE number = ?", [well_formed(text), number])
-            else:
-                changed = db.execute("DELETE FROM notes WHERE number = ?", [number])
-            return changed.rowcount > 0
+    with errors_for("change a note", path), contextlib.closing(connect(path, "rw")) as db, transaction(db):
+        if text:
+            changed = db.execute("UPDATE notes SET text = ? WHERE number = ?", [well_formed(text), number])
+        else:
+            changed = db.execute("DELETE FROM notes WHERE number = ?", [number])
+        return changed.rowcount > 0
 
 
 def _check_objects(db: sqlite3.Connection, path: Path) -> None:

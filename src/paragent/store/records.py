@@ -36,9 +36,13 @@ __all__ = [
     "unpack_trajectory",
 ]
 
-_UNSTORABLE = "unstorable"
-"""The failure kind of a rollout whose score cannot be stored."""
+_SCORING = "scoring"
+"""The failure kind of a rollout whose score cannot be stored: its scorer failed."""
 _SUMMARY_LENGTH = 300
+_LARGEST_TRAJECTORY = 128 << 20
+"""Bytes of the JSON of a trajectory of somebody else's run. Images are files; texts of 100 long turns take some MB."""
+_MOST_VALUES = 5_000_000
+"""Values in it, counted by commas and brackets. Each takes up to 100 bytes of memory, but two in the JSON."""
 
 
 class RolloutStatus(StrEnum):
@@ -51,10 +55,17 @@ class RolloutStatus(StrEnum):
     TIMED_OUT = "timed out"
     """The agent exceeded its time limit."""
     INFRASTRUCTURE = "infrastructure"
-    """A worker, a machine, the environment or the model's endpoint failed. The rollout counts as 0 and stays pending: it is
-    executed again when the run is continued."""
+    """A worker, a machine, the environment or the model's endpoint failed. The rollout stays pending: it is executed again when
+    the run is continued."""
     CANCELLED = "cancelled"
     """A user cancelled the rollout. It counts in no mean, and is executed again only if a user asks for it."""
+    UNSCORED = "unscored"
+    """The agent answered, and the scorer failed. The answer is kept without a score: `rescore` can score it."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the result says something about the agent: it completed, failed or exceeded its own time limit."""
+        return self in (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,11 @@ class RolloutResult:
     def label(self) -> str:
         """The name for displays and logs."""
         return rollout_label(self.task, self.attempt)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the result counts in means: completed with a score, or a failure or a time-out of the agent (0)."""
+        return self.status.measured and (self.score is not None or self.status is not RolloutStatus.COMPLETED)
 
 
 @dataclass(slots=True)
@@ -248,21 +264,24 @@ def _without_responses(trajectory: Any) -> Any:
     return {**trajectory, "steps": steps}
 
 
-def unpack_trajectory(body: bytes, largest: int | None = None) -> Any:
+def unpack_trajectory(body: bytes, *, own: bool = False) -> Any:
     """Return the trajectory that `pack_trajectory` packed.
 
     Args:
         body: what `pack_trajectory` returned.
-        largest: the most bytes of JSON to read, because a small body can become gigabytes; None: all.
+        own: whether this process trusts it, because it is of its own run. Otherwise its size is limited: a few bytes of
+            somebody else's run can become gigabytes.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or is larger than `largest`.
+        ValueError: it is not JSON, is nested too deeply, or is too large.
         zlib.error: it is not compressed data.
     """
     reader = zlib.decompressobj()
-    text = reader.decompress(body, largest or 0)
+    text = reader.decompress(body, 0 if own else _LARGEST_TRAJECTORY)
     if not reader.eof:
-        raise ValueError(f"larger than {largest:,} bytes" if reader.unconsumed_tail else "incomplete")
+        raise ValueError(f"larger than {_LARGEST_TRAJECTORY:,} bytes" if reader.unconsumed_tail else "incomplete")
+    if not own and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except RecursionError:
@@ -288,7 +307,7 @@ def make_storable(result: RolloutResult) -> None:
     if result.activity is not None:
         result.activity = _storable(notes, _packed_activity, "activity", result.activity, None)
     if had_score and result.score is None and result.status is RolloutStatus.COMPLETED:
-        result.status, result.kind = RolloutStatus.FAILED, _UNSTORABLE
+        result.status, result.kind = RolloutStatus.UNSCORED, _SCORING
         result.error = "\n".join(filter(None, [f"the result cannot be stored: {'; '.join(notes)}", result.error]))
     else:
         _append_notes(result, notes)

@@ -1,4 +1,4 @@
-"""Statistics: the summary of one run, computed from its journal, and the paired comparison of two runs."""
+"""Statistics: the summary of one run, computed from its journal, and the interval of a mean."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paragent.store.failures import normalised_message
 from paragent.store.records import RolloutStatus, error_summary
-from paragent.tasks import TURNS_USED_UP
+from paragent.tasks import CUT_ENDINGS, TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,19 +19,21 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTEMPTS",
     "MACHINES",
+    "METRIC",
     "PRICES",
-    "Comparison",
     "Summary",
-    "compare",
     "cost_of",
     "final_failures",
+    "is_measured",
+    "mean_interval",
     "pass_at",
     "summarise",
-    "task_scores",
 ]
 
 ATTEMPTS = "attempts"
 """Journal key. The number of attempts at each task."""
+METRIC = "metric"
+"""Journal key. The name of the scorer whose score counts."""
 PRICES = "prices"
 """Journal key. JSON: the prices `input` and `output` per million tokens of the `model` and, if it is another model, of the
 `judge`. Without it the cost is unknown."""
@@ -40,8 +43,23 @@ _SOLVED = 1.0 - 1e-9
 """The score from which a task counts as solved for pass@k."""
 _Z_95 = 1.959964
 """Standard errors on either side of the mean in a 95 % interval."""
-_CHANGE = 1e-9
-"""The smallest difference of two scores that counts as a change."""
+_AT_AN_END = 1e-9
+"""The variance below which a mean is at an end of the scale."""
+_MOST_REASONS = 5
+"""Error messages of one kind in a summary."""
+_REASON_LENGTH = 1000
+"""Characters of an error that are compared."""
+_FAILURES = f"final = 1 AND kind != '' AND status != '{RolloutStatus.CANCELLED}'"
+"""SQL: whether a result is a failure of any cause."""
+
+
+def is_measured(value: str = "score") -> str:
+    """Return the SQL condition of results that count in means, given the expression of the score.
+
+    Failures of the agent and its time-outs count as 0; see `RolloutStatus.measured`.
+    """
+    failed = f"status IN ('{RolloutStatus.FAILED}', '{RolloutStatus.TIMED_OUT}')"
+    return f"({failed} OR status = '{RolloutStatus.COMPLETED}' AND {value} IS NOT NULL)"
 
 
 @dataclass(slots=True)
@@ -55,27 +73,32 @@ class Summary:
     rollouts: int
     """The number of results in a complete run: tasks times attempts."""
     done: int
-    """The number of results so far, infrastructure failures included."""
+    """Rollouts with a result; infrastructure failures are not counted, because they are executed again."""
     pending: int
-    """Rollouts without a result, or with an infrastructure failure."""
+    """Rollouts without a result, infrastructure failures included: `rollouts` without `done`."""
     statuses: dict[str, int]
     """How many rollouts ended with each status."""
     failures: dict[str, int]
-    """Failed results by kind; cancelled ones are not failures."""
-    reasons: dict[str, str]
-    """The most frequent error message of each kind."""
+    """Results that failed, by kind; cancelled ones are not failures."""
+    reasons: dict[str, dict[str, int]]
+    """The error messages of each kind and how often each occurred, the most frequent first. Messages that differ only in numbers,
+    addresses and quoted names are counted as one."""
     mean: float | None
-    """The mean score of all results; failures count as 0, and cancelled rollouts are left out."""
-    mean_without_infrastructure: float | None
-    """The mean score without infrastructure failures."""
-    standard_error: float | None
-    """Of `mean`, clustered by task, because attempts at one task are not independent. None with fewer than two tasks."""
+    """The mean score of the measured results; None if there are none. Failures of the agent and its time-outs count as 0."""
+    measured: int
+    """Results in `mean`: completed ones with a score, failures of the agent, its time-outs. Infrastructure failures, answers
+    whose scorer failed, cancelled and pending rollouts say nothing about the agent."""
+    mean_of_all: float | None
+    """The mean score of all rollouts, if everything that was not measured counts as 0; None if nothing was measured."""
     interval: tuple[float, float] | None
-    """The 95 % interval of `mean`; within 0 and 1 if all scores are."""
+    """The 95 % interval of `mean`, see `mean_interval`; None if nothing was measured."""
     scored: int
     """Results with a score."""
     unscored: int = 0
-    """Completed rollouts without a score although their task has a reference answer, or other results have a score."""
+    """Answers without a score: the scorer failed, or it returned none although the task has a reference answer or other results
+    have a score."""
+    cut: int = 0
+    """Results whose last reply was cut at the limit of tokens, or whose context was full."""
     pass_at: dict[int, float] = field(default_factory=dict)
     """pass@k by k: the share of tasks that k attempts are expected to solve."""
     executions: int = 0
@@ -103,16 +126,11 @@ class Summary:
     sessions: int = 0
     """How often the run was started or continued."""
     means: dict[str, float] = field(default_factory=dict)
-    """The mean of each scorer, over the results that it scored."""
+    """The mean of each scorer over the results that it scored; failures of the agent and its time-outs count as 0."""
     machines: dict[str, float] | None = None
     """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None if no machines were used."""
     out_of_turns: bool = False
     """Whether every rollout used up its turns and none has a score above 0."""
-
-    @property
-    def margin(self) -> float | None:
-        """Half the width of the 95 % interval before it is limited to 0 and 1; None if the interval is unknown."""
-        return None if self.standard_error is None else _Z_95 * self.standard_error
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -129,12 +147,13 @@ def summarise(journal: Journal, attempts: int) -> Summary:
     tasks = journal.count_tasks()
     statuses = dict(journal.rows("SELECT status, count(*) FROM results WHERE final = 1 GROUP BY status"))
     [(sessions, seconds)] = journal.rows("SELECT count(*), total(seconds) FROM sessions")
+    pending = journal.count_pending(attempts)
     return Summary(
         tasks=tasks,
         attempts=attempts,
         rollouts=tasks * attempts,
-        done=sum(statuses.values()),
-        pending=journal.count_pending(attempts),
+        done=tasks * attempts - pending,
+        pending=pending,
         statuses={str(status): statuses.get(status, 0) for status in RolloutStatus},
         failures=_failures(journal),
         reasons=_reasons(journal),
@@ -145,7 +164,8 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         out_of_turns=_out_of_turns(journal),
         machines=_machines(journal),
         unscored=_unscored(journal),
-        **_scores(journal, statuses),
+        cut=_cut(journal),
+        **_scores(journal, tasks * attempts),
         **_usage(journal),
     )
 
@@ -160,60 +180,92 @@ def _out_of_turns(journal: Journal) -> bool:
 
 def _unscored(journal: Journal) -> int:
     [(count,)] = journal.rows(
-        "SELECT count(*) FROM results r LEFT JOIN tasks t ON t.id = r.task "
-        "WHERE final = 1 AND status = ? AND score IS NULL "
-        "AND (coalesce(json_extract(t.body, '$.answer'), '[]') != '[]' "
-        "OR EXISTS (SELECT 1 FROM results WHERE final = 1 AND score IS NOT NULL))",
-        [RolloutStatus.COMPLETED],
+        "SELECT count(*) FROM results r LEFT JOIN tasks t ON t.id = r.task WHERE final = 1 AND (status = ? "
+        "OR status = ? AND score IS NULL AND (coalesce(json_extract(t.body, '$.answer'), '[]') != '[]' "
+        "OR EXISTS (SELECT 1 FROM results WHERE final = 1 AND score IS NOT NULL)))",
+        [RolloutStatus.UNSCORED, RolloutStatus.COMPLETED],
     )
     return int(count)
 
 
+def _cut(journal: Journal) -> int:
+    marks = ", ".join("?" * len(CUT_ENDINGS))
+    query = f"SELECT count(*) FROM results WHERE final = 1 AND ending IN ({marks})"  # noqa: S608 - question marks
+    [(count,)] = journal.rows(query, list(CUT_ENDINGS))
+    return int(count)
+
+
 def _failures(journal: Journal) -> dict[str, int]:
-    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind ORDER BY 2 DESC"
-    return dict(journal.rows(query, [RolloutStatus.CANCELLED]))
+    return dict(journal.rows(f"SELECT kind, count(*) FROM results WHERE {_FAILURES} GROUP BY kind ORDER BY 2 DESC"))  # noqa: S608 - constants
 
 
-def _reasons(journal: Journal) -> dict[str, str]:
-    query = (
-        "SELECT kind, error FROM results WHERE final = 1 AND kind != '' AND status != ? GROUP BY kind, error "
-        "ORDER BY count(*), max(number)"
+def _reasons(journal: Journal) -> dict[str, dict[str, int]]:
+    """Return the messages of each kind; of messages that differ only in their varying parts, the most frequent one."""
+    rows = journal.rows(
+        f"SELECT kind, substr(error, 1, {_REASON_LENGTH}), count(*) FROM results WHERE {_FAILURES} GROUP BY 1, 2 "  # noqa: S608 - constants
+        "ORDER BY 3 DESC, max(number) DESC"
     )
-    return {kind: error_summary(error) for kind, error in journal.rows(query, [RolloutStatus.CANCELLED])}
+    groups: dict[str, dict[str, tuple[str, int]]] = {}
+    for kind, error, count in rows:
+        message = error_summary(error)
+        known = groups.setdefault(kind, {})
+        shown, before = known.get(normalised_message(message), (message, 0))
+        known[normalised_message(message)] = (shown, before + count)
+    return {
+        kind: dict(sorted(known.values(), key=lambda one: -one[1])[:_MOST_REASONS]) for kind, known in groups.items()
+    }
 
 
 def final_failures(journal: Journal) -> dict[str, int]:
     """Return the number of failures by kind, without infrastructure failures, which the next session executes again."""
-    query = "SELECT kind, count(*) FROM results WHERE final = 1 AND kind != '' AND status NOT IN (?, ?) GROUP BY kind"
-    return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE, RolloutStatus.CANCELLED]))
+    query = f"SELECT kind, count(*) FROM results WHERE {_FAILURES} AND status != ? GROUP BY kind"  # noqa: S608 - constants
+    return dict(journal.rows(query, [RolloutStatus.INFRASTRUCTURE]))
 
 
-def _scores(journal: Journal, statuses: Mapping[str, int]) -> dict[str, Any]:
-    """Return the means and the standard error. A completed rollout without a score is in neither mean."""
-    [(tasks, counted, total, scored, squares, products, sizes, least, most)] = journal.rows(
-        "SELECT count(*), total(n), total(s), total(scored), total(s * s), total(s * n), total(n * n), min(least), max(most) "
-        "FROM (SELECT count(*) AS n, total(score) AS s, count(score) AS scored, min(score) AS least, max(score) AS most "
-        "FROM results "
-        "WHERE final = 1 AND (score IS NOT NULL OR status NOT IN (?, ?)) GROUP BY task)",
-        [RolloutStatus.COMPLETED, RolloutStatus.CANCELLED],
+def _scores(journal: Journal, rollouts: int) -> dict[str, Any]:
+    """Return the means and the interval."""
+    [(tasks, measured, total, squares, products, sizes, least, most)] = journal.rows(
+        "SELECT count(*), total(n), total(s), total(s * s), total(s * n), total(n * n), min(least), max(most) "  # noqa: S608 - constants
+        "FROM (SELECT count(*) AS n, total(score) AS s, min(score) AS least, max(score) AS most "
+        f"FROM results WHERE final = 1 AND {is_measured()} GROUP BY task)"
     )
-    without_infrastructure = counted - statuses.get(RolloutStatus.INFRASTRUCTURE, 0)
-    mean = total / counted if counted else None
-    error = interval = None
-    if mean is not None and tasks > 1:
+    [(scored,)] = journal.rows("SELECT count(score) FROM results WHERE final = 1")
+    mean = interval = None
+    if measured:
+        mean = total / measured
         # Deviations of one task's attempts are summed before they are squared: what attempts have in common counts once.
-        deviations = squares - 2 * mean * products + mean * mean * sizes
-        error = math.sqrt(max(0.0, deviations) * tasks / (tasks - 1)) / counted
-        interval = (mean - _Z_95 * error, mean + _Z_95 * error)
-        if (least or 0.0) >= 0.0 and (most or 0.0) <= 1.0:
-            interval = (max(0.0, interval[0]), min(1.0, interval[1]))
+        deviations = max(0.0, squares - 2 * mean * products + mean * mean * sizes) * (tasks / measured) ** 2
+        interval = mean_interval(mean, deviations, tasks, (min(0.0, least or 0.0), max(1.0, most or 0.0)))
     return {
         "mean": mean,
-        "mean_without_infrastructure": total / without_infrastructure if without_infrastructure > 0 else None,
-        "standard_error": error,
+        "measured": int(measured),
+        "mean_of_all": total / rollouts if measured and rollouts else None,
         "interval": interval,
         "scored": int(scored),
     }
+
+
+def mean_interval(mean: float, deviations: float, tasks: int, scale: tuple[float, float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean over tasks: Wilson's score interval with an effective number of tasks.
+
+    If every task has one result at an end of the scale (right or wrong), it is Wilson's interval. Otherwise the tasks vary less
+    than that: their number is divided by the ratio of their variance to the largest possible one. One more task with the largest
+    variance is assumed, so that the interval has a width even if all tasks have the same score.
+
+    Args:
+        mean: the mean.
+        deviations: the sum of the squared differences between the mean of each task and `mean`.
+        tasks: the number of tasks.
+        scale: the smallest and the largest possible value.
+    """
+    low, width = scale[0], scale[1] - scale[0]
+    place = (mean - low) / width
+    largest = place * (1.0 - place)
+    ratio = 1.0 if largest < _AT_AN_END else (deviations / width**2 / largest + 1.0) / (tasks + 1.0)
+    excess = _Z_95**2 * ratio / tasks
+    middle = (place + excess / 2) / (1.0 + excess)
+    half = math.sqrt(excess * (max(0.0, largest) + excess / 4)) / (1.0 + excess)
+    return min(mean, low + width * (middle - half)), max(mean, low + width * (middle + half))
 
 
 def _usage(journal: Journal) -> dict[str, Any]:
@@ -274,10 +326,11 @@ def pass_at(k: int, tries: int, solved: int) -> float:
 
 
 def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
+    """Return pass@k over the tasks whose attempts were all measured."""
     groups = journal.rows(
-        "SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 AND status != ? "
+        f"SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 AND {is_measured()} "  # noqa: S608 - constants
         "GROUP BY task HAVING count(*) >= ?) GROUP BY solved",
-        [_SOLVED, RolloutStatus.CANCELLED, attempts],
+        [_SOLVED, attempts],
     )
     tasks = sum(count for _, count in groups)
     if not tasks:
@@ -289,70 +342,13 @@ def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
 
 
 def _means(journal: Journal) -> dict[str, float]:
-    return dict(
-        journal.rows(
-            "SELECT key, avg(json_each.value) FROM results, json_each(results.scores) "
-            "WHERE final = 1 AND json_each.value IS NOT NULL GROUP BY key ORDER BY key"
-        )
+    [(failed,)] = journal.rows(
+        "SELECT count(*) FROM results WHERE final = 1 AND status IN (?, ?) AND scores = '{}'",
+        [RolloutStatus.FAILED, RolloutStatus.TIMED_OUT],
     )
-
-
-def task_scores(journal: Journal, scorer: str | None = None) -> dict[str, float]:
-    """Return the mean score of each task. Failures count as 0; cancelled and completed rollouts without a score are left out.
-
-    Args:
-        journal: the journal of the run.
-        scorer: the name of the scorer; None: the score that counts.
-    """
-    value = "score" if scorer is None else "json_extract(scores, ?)"
     rows = journal.rows(
-        f"SELECT task, avg(coalesce({value}, 0.0)) FROM results WHERE final = 1 "  # noqa: S608 - one of two constants
-        f"AND ({value} IS NOT NULL OR status NOT IN ('{RolloutStatus.COMPLETED}', '{RolloutStatus.CANCELLED}')) GROUP BY task",
-        [] if scorer is None else [f'$."{scorer}"'] * 2,
+        "SELECT key, total(json_each.value), count(*) FROM results, json_each(results.scores) "
+        "WHERE final = 1 AND json_each.value IS NOT NULL AND status IN (?, ?, ?) GROUP BY key ORDER BY key",
+        [status for status in RolloutStatus if status.measured],
     )
-    return dict(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The difference between two runs, paired by task."""
-
-    pairs: int
-    """Tasks that both runs have."""
-    mean_a: float
-    mean_b: float
-    difference: float
-    """The mean of B minus the mean of A, over the common tasks."""
-    interval: tuple[float, float] | None
-    """The 95 % interval of the paired differences; None with fewer than two tasks."""
-    better: list[tuple[str, float, float]]
-    """Task, score in A and score in B of the tasks that are better in B."""
-    worse: list[tuple[str, float, float]]
-    only_a: int
-    only_b: int
-
-
-def compare(a: Mapping[str, float], b: Mapping[str, float]) -> Comparison | None:
-    """Compare the mean score of each task in two runs; return None if they have no task in common."""
-    common = sorted(a.keys() & b.keys())
-    if not common:
-        return None
-    count = len(common)
-    differences = [b[task] - a[task] for task in common]
-    mean = sum(differences) / count
-    interval = None
-    if count > 1:
-        error = math.sqrt(sum((one - mean) ** 2 for one in differences) / (count - 1) / count)
-        interval = (mean - _Z_95 * error, mean + _Z_95 * error)
-    changed = [(task, a[task], b[task]) for task in common if abs(a[task] - b[task]) > _CHANGE]
-    return Comparison(
-        pairs=count,
-        mean_a=sum(a[task] for task in common) / count,
-        mean_b=sum(b[task] for task in common) / count,
-        difference=mean,
-        interval=interval,
-        better=[one for one in changed if one[2] > one[1]],
-        worse=[one for one in changed if one[2] < one[1]],
-        only_a=len(a) - count,
-        only_b=len(b) - count,
-    )
+    return {scorer: total / (count + failed) for scorer, total, count in rows}

@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paragent._internal.files import read_small_file
 from paragent.store.directory import images_folder
 from paragent.store.formats.conversations import BranchMessages, conversations
 from paragent.store.summary import PRICES
@@ -75,7 +76,7 @@ class RunExport:
     def config(self) -> dict[str, Any]:
         """Return the run's settings; empty if they cannot be read."""
         try:
-            config = json.loads((self.journal.folder / "config.json").read_text(encoding="utf-8"))
+            config = json.loads(read_small_file(self.journal.folder / "config.json"))
         except (OSError, ValueError):
             return {}
         return config if isinstance(config, dict) else {}

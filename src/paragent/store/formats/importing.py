@@ -10,12 +10,14 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.file_errors import no_file
+from paragent._internal.files import open_regular_file
 from paragent._internal.text import well_formed_data
 from paragent.errors import ParagentError, UsageError
 from paragent.store.directory import IMPORTED, JOURNAL_FILE, RunDirectory
@@ -172,7 +174,7 @@ def _read(path: Path, report: ImportReport) -> Iterator[ImportedRollout]:
     from paragent.store.formats.atif_reader import is_atif, read_atif
     from paragent.store.formats.inspect_reader import is_inspect_log, read_archive, read_log
 
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         start = file.read(4)
     if start == b"PK\x03\x04":
         yield from read_archive(path, report)
@@ -192,10 +194,11 @@ def read_document(path: Path) -> Any:
     Raises:
         BadImport: it is too large, is not JSON, or is nested too deeply.
     """
-    size = path.stat().st_size
-    if size > LARGEST_DOCUMENT:
-        raise BadImport(f"the file has {size:,} bytes; the most is {LARGEST_DOCUMENT:,}")
-    return parse_document(path.read_bytes())
+    with open_regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_DOCUMENT:
+            raise BadImport(f"the file has {size:,} bytes; the most is {LARGEST_DOCUMENT:,}")
+        return parse_document(file.read())
 
 
 def _finite(text: str) -> float | None:

@@ -15,7 +15,7 @@ from paragent.store.formats.images import image_type, read_data_url
 from paragent.store.formats.imported import BranchBuilder, real, result_from, string, structure, timestamp, whole
 from paragent.store.formats.importing import LARGEST_DOCUMENT, BadImport, ImportedRollout, parse_document
 from paragent.store.records import RolloutStatus, pack_trajectory
-from paragent.tasks import BenchmarkTask
+from paragent.tasks import ANSWER_CUT, ANSWERED, CONTEXT_FULL, TURNS_USED_UP, BenchmarkTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,8 @@ _LOCAL_HEADER = struct.Struct("<26xHH")
 _LARGEST_WINDOW = 128 << 20
 """The most memory in bytes that a compressed file may demand; that of inspect's logs is 8 MiB at most."""
 _SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
-_ENDINGS = {"turn": "turns used up", "message": "turns used up", "context": "context full"}
+_ENDINGS = {"turn": TURNS_USED_UP, "message": TURNS_USED_UP, "context": CONTEXT_FULL}
+_CUT = {"max_tokens": ANSWER_CUT, "length": ANSWER_CUT, "model_length": CONTEXT_FULL}
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """The letters that inspect's scorers give: correct, partly correct, incorrect, no answer."""
 
@@ -196,7 +197,7 @@ class _Reader:
             "status": status,
             "kind": "error" if error else "time limit" if timed_out else "",
             "error": string(error.get("message")),
-            "ending": _ENDINGS.get(string(limit.get("type")), string(limit.get("type"))) or "answered",
+            "ending": _ENDINGS.get(string(limit.get("type")), string(limit.get("type"))) or self._ending(trajectory),
             "score": known[0] if known else None,
             "scores": scores,
             "answer": replies[-1]["content"] if replies else None,
@@ -209,6 +210,15 @@ class _Reader:
             "waited": max(0.0, total - working) if working is not None else 0.0,
             **_counts(usage),
         }
+
+    def _ending(self, trajectory: dict[str, Any]) -> str:
+        """Return how a conversation ended that reached no limit of inspect's own."""
+        choices = dictionaries(structure(self._sample.get("output")).get("choices"))
+        reasons = [string(choice.get("stop_reason")) for choice in choices[:1]]
+        reasons += [string(step.get("finish_reason")) for step in trajectory["steps"] if step.get("kind") == "model"][
+            -1:
+        ]
+        return next((_CUT[reason] for reason in reasons if reason in _CUT), ANSWERED)
 
     def _trajectory(self) -> dict[str, Any]:
         messages = [self._message(one) for one in dictionaries(self._sample.get("messages"))]

@@ -24,7 +24,7 @@ __all__ = ["inspect_sample", "usage_of"]
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_calls", "content_filter": "content_filter", "stop": "stop"}
 _LIMITS = {"turns used up": "turn", "context full": "context"}
 """Endings of conversations that inspect calls limits."""
-_ERRORS = {RolloutStatus.FAILED, RolloutStatus.INFRASTRUCTURE, RolloutStatus.CANCELLED}
+_ERRORS = {status for status in RolloutStatus if status not in (RolloutStatus.COMPLETED, RolloutStatus.TIMED_OUT)}
 
 
 def inspect_sample(rollout: ExportedRollout, model: str) -> dict[str, Any]:
