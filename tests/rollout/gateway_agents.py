@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,25 @@ def needs_more(task: dict[str, Any], verbose: bool, colour: str) -> str:
 
 def keyword_question(*, question: str, base_url: str) -> str:
     return question + base_url
+
+
+def asking_for_more(question: str, base_url: str, api_key: str) -> str:
+    """Ask for tools of the provider, directly and hidden in a tool of another protocol; return the answers."""
+    hidden = {"type": "responses", "responses": {"type": "web_search"}}
+    asked = [
+        ("chat/completions", {"messages": [{"role": "user", "content": question}], "tools": [{"type": "web_search"}]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": question}], "tools": [hidden]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": question}], "n": 5}),
+        ("responses", {"input": question, "tools": [{"type": "code_interpreter"}]}),
+        ("responses", {"input": question}),
+    ]
+    answers = []
+    for path, body in asked:
+        headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{base_url}/{path}", json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request) as response:
+                answers.append([response.status, ""])
+        except urllib.error.HTTPError as error:
+            answers.append([error.code, json.load(error)["error"]["message"]])
+    return json.dumps(answers)

@@ -126,7 +126,7 @@ class OtlpReceiver:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(60)
 
 
 def _received(span: ProtoSpan) -> ReceivedSpan:

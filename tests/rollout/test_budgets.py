@@ -140,6 +140,15 @@ def summary() -> dict[str, Any]:
     return read
 
 
+@pytest.mark.parametrize("at_limit", ["finish", "cancel"])
+def test_results_that_are_not_recorded_yet_count(command: Any, at_limit: str) -> None:
+    """The next rollout is dispatched before the result is recorded, so the budget must count the result before."""
+    with OpenAIServer(Script(default="42")) as server:
+        assert main(command(server, "--num-rollouts", "1", "--max-tokens", "2", "--at-limit", at_limit)) == 1
+        assert server.seen.requests == 1, "a rollout uses two tokens"
+    assert executions() == {"t0": 1}
+
+
 def test_a_run_stops_at_its_budget_and_the_printed_command_continues_it(
     command: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,7 +86,7 @@ class Controlled:
         variables = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"} if server else {}
         self.process = self.popen(self.arguments(*more, tasks=tasks), **variables)
         wait_until(lambda: self.process.poll() is not None or len(self.started()) >= 2, 60)  # type: ignore[union-attr]
-        assert self.process.poll() is None, self.process.communicate()
+        assert self.process.poll() is None, self.process.communicate(timeout=60)
 
     def popen(self, arguments: list[str], **variables: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "paragent", *arguments]
@@ -146,7 +146,7 @@ def run(tmp_path: Path) -> Iterator[Controlled]:
     process = controlled.process
     if process is not None and process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=60)
 
 
 # --- pause and resume -----------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_a_killed_session_leaves_a_file_that_is_recognised(run: Controlled) -> N
     run.start()
     assert run.process is not None
     run.process.kill()
-    run.process.communicate()
+    run.process.communicate(timeout=60)
     assert (run.path / "live/control.json").exists()
     left = read_session_file(run.path / "live")
     assert left is not None

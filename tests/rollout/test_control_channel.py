@@ -101,7 +101,7 @@ def test_a_client_that_disconnects_before_the_answer_does_not_end_the_session(
     process = subprocess.Popen([sys.executable, "-c", client])
     control.wait(30)
     process.kill()
-    process.wait()
+    process.wait(60)
     for _ in range(20):  # each is a round trip through the server, which notices the end of the connection meanwhile
         assert ControlClient(tmp_path).status().run == "run"
     if ends:

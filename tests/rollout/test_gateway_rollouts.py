@@ -40,6 +40,13 @@ def test_the_traceback_of_a_failed_function_has_its_own_line(monkeypatch: pytest
     assert "json.JSONDecoder().decode(question)" in failed.error
 
 
+def test_a_cut_reply_is_the_ending_of_an_own_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "The sum is"}, "finish_reason": "length"}
+    with OpenAIServer(Script(default={"body": {"choices": [choice]}})) as server:
+        result = execute(server, "plain", monkeypatch)
+    assert (result.status, result.answer, result.ending) == (RolloutStatus.COMPLETED, "The sum is", "answer cut")
+
+
 @pytest.mark.parametrize("agent", ["plain", "claude"])
 def test_calls_are_turns_with_tool_results_and_tokens(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default=ADDING), keep_requests=True) as server:
@@ -88,6 +95,19 @@ def test_the_agent_may_use_another_protocol_than_the_endpoint(
     assert result.prompt_tokens
 
 
+def test_an_agent_cannot_let_the_provider_act_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OpenAIServer(Script(), keep_requests=True) as server:
+        result = execute(server, "asking_for_more", monkeypatch, api="responses")
+        *refused, last = json.loads(result.answer or "")
+        assert [status for status, _ in refused] == [400] * 4
+        assert last == [200, ""]
+        assert any("--agent-hosted-tools" in message for _, message in refused)
+        assert [(body.get("tools"), body["store"]) for body in server.seen.bodies] == [(None, False)]
+        allowed = execute(server, "asking_for_more", monkeypatch, api="responses", agent_hosted_tools=True)
+    statuses = [status for status, _ in json.loads(allowed.answer or "")]
+    assert statuses[1] == statuses[3] == 200
+
+
 def test_a_rewritten_history_and_other_conversations_are_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(default=["41", "42"])) as server:
         result = execute(server, "rewriting", monkeypatch)
@@ -125,7 +145,7 @@ def test_refusals_and_errors_of_the_endpoint_are_invisible_to_the_agent(monkeypa
     steps = trajectory_of(result)["steps"]
     assert [step["retries"] for step in steps] == [3, 0]
     assert result.waited > 0
-    assert result.waited == pytest.approx(sum(step["waited"] for step in steps), abs=0.5)
+    assert result.waited >= sum(step["waited"] for step in steps) - 0.01, "it also waited for the start of the gateway"
 
 
 def test_an_agent_that_fails_after_the_endpoint_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,13 +156,13 @@ def test_an_agent_that_fails_after_the_endpoint_is_not_to_blame(monkeypatch: pyt
     assert "failed 1 time " in failed.error
     assert [step["kind"] for step in trajectory_of(failed)["steps"]] == ["model"]
     assert "EndpointDown" in trajectory_of(failed)["steps"][0]["error"]
-    assert (recovered.status, recovered.answer) == (RolloutStatus.COMPLETED, "the model did not answer")
+    assert (recovered.status, recovered.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint"), "it had no reply at all"
 
 
 def test_a_wrong_key_for_the_endpoint_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(faults=[Fault(401)])) as server:
         result = execute(server, "failing", monkeypatch)
-    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
+    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "settings")
 
 
 def test_a_mistake_of_the_agent_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +195,7 @@ def test_calls_that_an_agent_leaves_behind_are_cancelled(monkeypatch: pytest.Mon
 def test_the_time_limit_cancels_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(Script(latency=30)) as server:
         result = execute(server, "streamed", monkeypatch, timeout=1.0)
-    assert (result.status, result.kind) == (RolloutStatus.TIMED_OUT, "time limit")
+    assert (result.status, result.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
     [step] = [one for one in trajectory_of(result)["steps"] if one["kind"] == "model"]
     assert step["error"] == "cancelled"
 

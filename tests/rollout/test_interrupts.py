@@ -15,7 +15,7 @@ import pytest
 
 from paragent import Interrupted, RolloutConfig, run_parallel_rollout
 from paragent.rollout import report
-from paragent.rollout.failure_policy import SameFailures
+from paragent.rollout.blame import SameFailures
 from paragent.rollout.session import RolloutSession
 from paragent.runners.run import Run
 from paragent.store import Journal, RolloutResult, RunDirectory

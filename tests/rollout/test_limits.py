@@ -19,7 +19,7 @@ import pytest
 from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
 from paragent.execution import waiting
-from paragent.rollout.failure_policy import SameFailures
+from paragent.rollout.blame import SameFailures
 from paragent.rollout.prepare import prepare
 from paragent.rollout.session import RolloutSession
 from paragent.scorers import Score, Scorer

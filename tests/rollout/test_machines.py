@@ -253,7 +253,7 @@ def test_without_a_pool_each_concurrent_rollout_has_its_own_machine(
 def test_a_rollout_whose_machine_dies_is_retried(
     then: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paragent.rollout.failure_policy.RETRIES", RetryPolicy(pause=0.1))
+    monkeypatch.setattr("paragent.rollout.blame.RETRIES", RetryPolicy(pause=0.1))
     kill = {"tool": "kill", "arguments": {"marker": str(tmp_path / "killed"), "then": then}}
     summary = run(tmp_path, monkeypatch, [kill, LOOK[0], "42"], data=data, limit=1, use_vm_pool=True, num_vms=1)
     assert (summary.mean, summary.pending, summary.executions) == (1.0, 0, 2)
@@ -371,8 +371,8 @@ def test_a_served_pool_with_tls(
 @pytest.mark.slow
 def test_a_lease_has_a_hard_limit(pool: VMPoolManager) -> None:
     assert lease_limit(None) is None
-    assert lease_limit(3600.0) == 3600 + 3600 + 630
-    assert lease_limit(60.0) == 60 + 1800 + 630
+    assert lease_limit(3600.0) == 3600 + 3600 + 600 + 630
+    assert lease_limit(60.0) == 60 + 1800 + 600 + 630
 
     async def hang() -> None:
         leases = WorkerLeases(PoolAccess(address=str(pool.serve().address), limit=0.5))
@@ -396,7 +396,7 @@ def test_a_single_rollout_worker_leases_from_a_served_pool(pool: VMPoolManager, 
         alone = RolloutWorker(RolloutSettings(run="s", environment=f"{HERE}:Room", model=model, judge=model))
         refused = alone.run(BenchmarkTask("a", "what is it?", "42"))
     assert (done.status, done.score) == (RolloutStatus.COMPLETED, 1.0)
-    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
+    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "settings")
 
 
 @pytest.mark.timeout(300)  # the tiny image is built if nobody has yet

@@ -20,7 +20,7 @@ from paragent.rollout.config import HIDDEN, is_secret
 from paragent.rollout.machines import host_address
 from paragent.rollout.prepare import prepare
 from paragent.store import Journal, RunDirectory
-from paragent.testing import OpenAIServer, Script
+from paragent.testing import Fault, OpenAIServer, Script
 
 TINY = "tests.rollout.test_rollouts:Tiny"
 
@@ -118,6 +118,36 @@ def test_engine_options_are_parsed_passed_and_stored_without_secrets(data: Path)
         prepare(RolloutConfig(**chosen, engine_option={"partition": 2}))
     with pytest.raises(ConfigError, match="--engine-address"):
         RolloutConfig(**chosen, engine_option={"master": "spark://10.0.0.1:7077"})
+
+
+def test_a_wrong_key_gives_no_score_one_count_and_a_failure(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    command = ["rollout", "--env", TINY, "--data", str(data), "--model", "m", "--run-name", "run", "--engine", "inline"]
+    command += ["--output-dir", str(tmp_path / "results")]
+    with OpenAIServer(Script(faults=[Fault(401)])) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+        assert main(command) == 1
+        shown = capsys.readouterr()
+        assert main([*command, "--json"]) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["mean"], summary["mean_of_all"], summary["interval"], summary["measured"]) == (None, None, None, 0)
+    assert (summary["done"], summary["pending"], summary["rollouts"]) == (0, 12, 12)
+    assert json.loads((tmp_path / "results/run/summary.json").read_text())["mean"] is None
+    assert "none: nothing was measured" in shown.out
+    assert "0 of 12 done" in shown.out
+    assert "run: 0 of 12 done" in shown.err
+    assert "12 rollouts without a result" in shown.err
+
+
+def test_cut_replies_are_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "It is 42"}, "finish_reason": "length"}
+    with OpenAIServer(Script(default={"body": {"choices": [choice]}})) as server:
+        summary = run(server, monkeypatch, tmp_path, data=data, engine="inline")
+    assert (summary.cut, summary.mean) == (12, 1.0)
+    assert main(["show", str(tmp_path / "results/run"), "--cut"]) == 0
+    assert "cut replies" in capsys.readouterr().out
 
 
 def test_rescore_needs_the_lock_of_the_run(

@@ -196,7 +196,7 @@ def test_no_process_survives_a_killed_worker(project: Project, place: str, tmp_p
             wait_until(lambda: server.seen.answered > 0, what="the program asks")
         finally:
             worker.kill()
-            worker.wait()
+            worker.wait(60)
         wait_until(lambda: not processes_with(f"5432.{os.getpid()}"), what="the child of the program ends")
         wait_until(lambda: not processes_with(str(project.folder / "my_agent.py")), what="the program ends")
     wait_until(lambda: not list(tmp_path.glob("paragent-agent-*")), what="the working folder is removed")

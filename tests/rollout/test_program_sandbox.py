@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from paragent.errors import ConfigError
 from paragent.store import PendingRollout, RolloutStatus
 from paragent.subprocesses.installations import installation_folders
 from paragent.testing import OpenAIServer, Script
@@ -51,12 +52,20 @@ def test_secrets_of_the_user_are_not_there(project: Project, tmp_path: Path, mon
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh/id_ed25519").write_text(secret)
-    for name in (".env", ".git/config", "results/run/journal.db", "tasks.jsonl", "cache/notes"):
+    deep = ("sub/.env", "packages/x/.git/config", "a/b/c/d/e/.netrc", "a/.hidden/f/g")
+    for name in (".env", ".git/config", "results/run/journal.db", "tasks.jsonl", "cache/notes", *deep):
         project.write(name, secret)
+    project.write("sub/visible.txt", "a file of the agent")
+    project.write("web/node_modules/.bin/tool", "a tool of the agent")
+    (project.folder / "sub/link").symlink_to(project.folder / "sub/.env")
+    (project.folder / "sub/.link").symlink_to("/etc/shadow")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("MY_PASSWORD", secret)
     paths = [str(home / ".ssh/id_ed25519"), *(str(project.folder / one) for one in (".env", ".git/config"))]
-    paths += [str(project.folder / one) for one in ("results/run/journal.db", "tasks.jsonl", "cache/notes")]
+    paths += [str(project.folder / one) for one in ("results/run/journal.db", "tasks.jsonl", "cache/notes", *deep)]
+    paths += [
+        str(project.folder / one) for one in ("sub/link", "sub/.link", "sub/visible.txt", "web/node_modules/.bin/tool")
+    ]
     paths += ["/proc/1/environ", f"/proc/{os.getpid()}/environ", "/etc/shadow", "/var/run/docker.sock", "/root"]
     code = f"""
 paths = {paths!r}
@@ -73,6 +82,8 @@ for process in [one for one in os.listdir("/proc") if one.isdecimal()]:
     report = result.answer or ""
     assert secret not in report
     assert USER_KEY not in report
+    assert "a file of the agent" in report
+    assert "a tool of the agent" in report
 
 
 def test_broad_folders_in_paths_are_not_shown(
@@ -336,9 +347,35 @@ def test_an_environment_of_python_is_shown_with_its_base() -> None:
     assert {sys.prefix, sys.base_prefix} <= set(found)
 
 
-def test_a_hidden_environment_of_the_project_can_be_used(project: Project) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
+@pytest.mark.parametrize("place", [".venv", "tools/.venv", "../venv"])
+def test_an_environment_of_the_project_can_be_used(project: Project, place: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / place], check=True, timeout=100)
     project.write("my_agent.py", "import sys; print(sys.prefix)")
-    result = project.run("cmd: .venv/bin/python my_agent.py")
+    result = project.run(f"cmd: {place}/bin/python my_agent.py")
     assert (result.status, result.error) == (RolloutStatus.COMPLETED, "")
-    assert result.answer == str(project.folder / ".venv")
+    assert result.answer == os.path.normpath(project.folder / place)
+
+
+def test_a_folder_in_which_hidden_files_cannot_be_found_is_refused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        project.write(f"sub/.{number}", "")
+    agent = project.python("print(42)")
+    monkeypatch.setattr("paragent.subprocesses.installations._MOST_HIDDEN", 20)
+    with pytest.raises(ConfigError, match="more than 20 hidden files: start the run in a smaller folder"):
+        project.run(agent)
+    monkeypatch.setattr("paragent.subprocesses.installations._MOST_ENTRIES", 20)
+    with pytest.raises(ConfigError, match="more than 20 files"):
+        project.run(agent)
+    assert project.run(agent, agent_in="host").answer == "42"
+
+
+def test_many_hidden_files_are_hidden(project: Project) -> None:
+    for number in range(450):
+        project.write(f"sub/{number}/.env", "secret")
+    code = "paths = [f\"{os.environ['PARAGENT_FOLDER']}/sub/{number}/.env\" for number in range(450)]"
+    agent = project.python(
+        f"{TRY}\n{code}\nprint(sum('secret' in attempt(lambda: open(path).read()) for path in paths))"
+    )
+    assert project.run(agent).answer == "0"

@@ -7,8 +7,10 @@ import gzip
 import importlib.util
 import json
 import os
+import re
 import shlex
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,8 +37,7 @@ from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.errors import MissingExtra
 from paragent.models import Completion, Model, ModelSettings
-from paragent.rollout import failure_policy, scoring
-from paragent.rollout import resources as station
+from paragent.rollout import blame
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import RolloutEpisode
 from paragent.rollout.prepare import prepare
@@ -45,7 +46,7 @@ from paragent.rollout.session import RolloutSession
 from paragent.rollout.work_clock import WorkClock
 from paragent.runners import retry
 from paragent.runners.retry import RetryPolicy
-from paragent.store import Journal, RolloutResult, RolloutStatus
+from paragent.store import Journal, RolloutResult, RolloutStatus, RunDirectory
 from paragent.store.records import unpack_trajectory
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
@@ -191,7 +192,7 @@ def test_failures_are_classified_by_cause() -> None:
     down = execute(Script(faults=[Fault(500)]))
     assert (down.status, down.kind) == (RolloutStatus.INFRASTRUCTURE, "endpoint")
     refused = execute(Script(faults=[Fault(401)]))
-    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "refused")
+    assert (refused.status, refused.kind) == (RolloutStatus.INFRASTRUCTURE, "settings")
     rejected = execute(Script(faults=[Fault(400)]))
     assert (rejected.status, rejected.kind) == (RolloutStatus.FAILED, "RequestRejected")
 
@@ -200,7 +201,7 @@ def test_failures_are_classified_by_cause() -> None:
 def test_the_time_limit_does_not_count_waiting() -> None:
     late = execute(Script(default=[{"tool": "sleep", "arguments": {"seconds": 30}}, "42"]), timeout=0.5)
     assert (late.status, late.kind) == (RolloutStatus.TIMED_OUT, "time limit")
-    assert 0.4 < late.seconds < 3
+    assert 0.4 < late.seconds < 25
     patient = execute(Script(faults=[Fault(429, last=1, retry_after=1.5)]), timeout=1.0)
     assert (patient.status, patient.score) == ("completed", 1.0)
     assert patient.waited >= 1.5
@@ -208,7 +209,7 @@ def test_the_time_limit_does_not_count_waiting() -> None:
 
 def test_work_clock() -> None:
     now = ManualClock()
-    clock = WorkClock(10.0, now)
+    clock = WorkClock(now)
     now.advance(2)
     clock.pause("waiting for a machine", None)
     clock.pause("retrying", 5.0)
@@ -229,7 +230,7 @@ def silence_after(heart: Heartbeat, clock: ManualClock, seconds: float) -> float
     return silence
 
 
-def test_a_blocked_event_loop_is_distinguished_from_a_stopped_process() -> None:
+def test_silence_does_not_include_time_in_which_the_listener_was_stopped() -> None:
     clock = ManualClock()
     heart = Heartbeat(0.5, clock)
     assert silence_after(heart, clock, 1.0) <= 1.0
@@ -237,23 +238,10 @@ def test_a_blocked_event_loop_is_distinguished_from_a_stopped_process() -> None:
     assert heart.silence() < 5.0
     heart.beat()
     assert silence_after(heart, clock, 1.0) <= 1.0
-    assert silence_after(heart, clock, 130.0) > 120.0, "the event loop is blocked, and the watchdog runs"
+    assert silence_after(heart, clock, 130.0) > 120.0, "the listener runs, and hears nothing"
     heart.beat()
     clock.advance(0.5)
     assert heart.silence() == 0.0
-
-
-def test_a_worker_that_cannot_start_threads_is_an_infrastructure_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(station, "start_thread", refused)
-        done = execute(Script(), agent=f"{HERE}:Quick")
-    assert (done.status, done.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
-    assert "can't start new thread" in done.error
-    assert done.ended
-    assert execute(Script(), agent=f"{HERE}:Quick").status == "completed"
 
 
 def test_a_custom_agent_may_block() -> None:
@@ -267,15 +255,18 @@ def test_the_environment_is_always_closed(monkeypatch: pytest.MonkeyPatch) -> No
     assert execute(Script(), **chosen).status == "completed"
     assert Closing.closed == 1
     monkeypatch.setattr(Closing, "opens", False)
-    assert execute(Script(), **chosen).kind == "KeyError"
+    unopened = execute(Script(), **chosen)
+    assert (unopened.status, unopened.kind) == (RolloutStatus.INFRASTRUCTURE, "environment")
+    assert "KeyError: 'cannot open'" in unopened.error
     assert Closing.closed == 2
 
 
-def test_a_scoring_timeout_is_an_infrastructure_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scoring_timeout_is_a_failure_of_the_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "scores", False)
-    monkeypatch.setattr(scoring, "SCORE_TIMEOUT", 0.05)
+    monkeypatch.setattr("paragent.rollout.worker.SCORE_TIMEOUT", 0.05)
+    monkeypatch.setattr("paragent.rollout.worker.SCORE_PAUSE", 0.01)
     late = execute(Script(), agent=f"{HERE}:Quick", environment=f"{HERE}:Closing")
-    assert (late.status, late.kind, late.score) == (RolloutStatus.INFRASTRUCTURE, "environment", None)
+    assert (late.status, late.kind, late.score) == (RolloutStatus.UNSCORED, "scoring", None)
 
 
 class Said(Model):
@@ -303,6 +294,7 @@ def test_empty_messages_are_requested_again_and_cut_ones_are_marked() -> None:
     assert (returned.answer, returned.ending, len(episode.messages)) == ("42", "answered", 2)
     assert converse(Tiny(), said(None), said("42"), max_retries=0)[0].answer == ""
     assert converse(Tiny(), said("4", "length"))[0].ending == "answer cut"
+    assert converse(Tiny(), said("", "length"), max_retries=0)[0].ending == "answer cut", "all tokens were reasoning"
 
 
 def test_tokens_are_unknown_if_one_turn_does_not_report_them() -> None:
@@ -379,10 +371,10 @@ def test_statistics_include_earlier_sessions(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         first = run_parallel_rollout(config(tmp_path, data=data))
-        assert (first.done, first.mean, first.scored, first.sessions) == (3, 0.5, 1, 1)
+        assert (first.done, first.mean, first.scored, first.measured, first.sessions) == (3, 0.5, 1, 2, 1)
         with RolloutSession(prepare(config(tmp_path, data=data))) as session:
             progress = session.progress
-            assert (progress.done, progress.mean, progress.counted, progress.total) == (3, 0.5, 2, 3)
+            assert (progress.done, progress.mean, progress.measured, progress.total) == (3, 0.5, 2, 3)
             assert progress.failures == {"KeyError": 1}
             assert (progress.prompt_tokens, progress.completion_tokens) == (
                 first.prompt_tokens,
@@ -392,19 +384,19 @@ def test_statistics_include_earlier_sessions(tmp_path: Path, monkeypatch: pytest
 
 
 def test_persistent_infrastructure_failures_stay_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "?", "answer": "42"})
     for session in (1, 2):
         summary = run_parallel_rollout(config(tmp_path, data=data, model="demo", env=f"{HERE}:Broken"))
-        assert (summary.executions, summary.done, summary.pending, summary.mean) == (3 * session, 1, 1, 0.0)
-        assert (summary.mean_without_infrastructure, summary.failures) == (None, {"environment": 1})
+        assert (summary.executions, summary.done, summary.pending, summary.mean) == (3 * session, 0, 1, None)
+        assert (summary.mean_of_all, summary.measured, summary.failures) == (None, 0, {"environment": 1})
         assert (summary.sessions, summary.seconds > 0) == (session, True)
 
 
 def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_policy, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
-    with OpenAIServer(Script(faults=[Fault(500)])) as server:
+    with OpenAIServer(Script(faults=[Fault(500, first=2)])) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         chosen = config(tmp_path, data=data, max_retries=0, num_rollouts=10)
@@ -412,7 +404,7 @@ def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pyte
             summary = session.run()
         assert "the last 20 rollouts all ended with: EndpointDown" in session.stopped
         assert 60 <= server.seen.requests <= 100, "three executions of twenty rollouts, and those that were active"
-    assert summary.pending == 100
+    assert summary.pending == 99
 
 
 @pytest.mark.slow
@@ -471,7 +463,7 @@ def test_pass_at_k_and_rescoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         asked = server.seen.requests
         assert main(["rescore", str(tmp_path / "results/run"), "--metric", "exact_match"]) == 0
         assert server.seen.requests == asked
-    assert "exact_match: mean 0.000 of 6 answers" in capsys.readouterr().out
+    assert "exact_match: mean 0.000; 6 answers scored" in capsys.readouterr().out
     assert main(["show", str(tmp_path / "results/run"), "a"]) == 0
     assert "it is 42" in capsys.readouterr().out
     assert main(["runs", "--output-dir", str(tmp_path / "results")]) == 0
@@ -494,13 +486,46 @@ def test_data_formats(form: str, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(lines.encode()) if form == "gz" else texts[form].encode())
     tasks = list(read_benchmark(path))
     assert [task.question for task in tasks] == ["q1", "q2", "q3", "q4"]
-    assert [task.id for task in tasks] == ["1", "b", "item_3", "item_4"]
+    assert [task.id for task in tasks[:2]] == ["1", "b"]
+    assert all(re.fullmatch("[0-9a-f]{12}", task.id) for task in tasks[2:])
     assert tasks[0].metadata == {"level": 3}
     assert tasks[1].references == ("x", "y")
     assert [task.id for task in read_benchmark(path, limit=2)] == ["1", "b"]
     assert [task.id for task in read_benchmark(path, task_ids=["b"])] == ["b"]
     with pytest.raises(UsageError, match="no task 'z'"):
         read_benchmark(path, task_ids=["z"])
+
+
+def test_a_task_without_an_id_gets_one_of_its_content(tmp_path: Path) -> None:
+    first = {"question": "2 + 2?", "answer": "4", "level": 1}
+    others = [first | {"answer": "5"}, first | {"question": "?"}, first | {"choices": ["4", "5"]}, first | {"level": 2}]
+    tasks = list(read_benchmark(write(tmp_path / "d", first, *others)))
+    known = tasks[0].id
+    assert len({task.id for task in tasks}) == 5
+    assert tasks[4].id == f"{known}-2", "the second of two equal tasks"
+    moved = list(read_benchmark(write(tmp_path / "e", {"question": "new?"}, first)))
+    assert moved[1].id == known, "whatever its place"
+    assert [task.id for task in read_benchmark(tmp_path / "d", task_ids=[f"{known}-2"])] == [f"{known}-2"]
+
+
+def test_a_run_of_a_version_with_numbered_ids_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path / "d", {"question": "2 + 2?", "answer": "42"}, {"question": "4 * 2?", "answer": "42"})
+    digest = read_benchmark(data).digest
+    assert digest == "6d4e40185cc2446db8abeb12933008dec35900e55e33dba7823b785bfbf184a8", "as version 0.2 computed it"
+    chosen = config(tmp_path, data=data, num_rollouts=1)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    plan = prepare(chosen)
+    with RunDirectory(plan.path) as directory:
+        directory.open(chosen.stored(), plan.identity)
+        directory.journal.add_tasks(
+            replace(task, id=f"item_{line}") for line, task in enumerate(read_benchmark(data), 1)
+        )
+        directory.journal.record([RolloutResult("item_1", 1, RolloutStatus.COMPLETED, score=0.0)])
+    with OpenAIServer(Script(default="42")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        summary = run_parallel_rollout(chosen)
+        assert server.seen.requests == 1
+    assert (summary.tasks, summary.done, summary.mean) == (2, 2, 0.5)
 
 
 def test_the_digest_covers_all_fields_of_a_task(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.text import counted
 from paragent.errors import StoreFailed, UsageError
+from paragent.rollout.blame import CANCELLED
 from paragent.rollout.cancelled import write_cancelled
-from paragent.rollout.worker import CANCELLED_ERROR, CANCELLED_KIND
 from paragent.store import PendingRollout, RolloutResult, RolloutStatus
 from paragent.store.records import rollout_label
 
@@ -119,7 +119,7 @@ class SessionCommands:
             queue.cancelling.add(key)
             self.clear_cancelled()
             return f"{rollout_label(*key)} is being cancelled"
-        result = self._final_result(key)
+        result = self._directory.journal.final_result(*key)
         if result is not None and result.status is not RolloutStatus.INFRASTRUCTURE:
             raise UsageError(
                 f"{rollout_label(*key)} has ended ({result.status}); only pending and running rollouts can be cancelled"
@@ -127,8 +127,8 @@ class SessionCommands:
         if result is not None and self._was_counted(result):
             self._progress.reopen(result)
         queue.drop(key)
-        now = time.time()
-        cancelled = RolloutResult(*key, RolloutStatus.CANCELLED, kind=CANCELLED_KIND, error=CANCELLED_ERROR, ended=now)
+        cancelled = RolloutResult(*key, RolloutStatus.CANCELLED, ended=time.time())
+        CANCELLED.set_on(cancelled)
         self._record(cancelled)
         return f"{rollout_label(*key)} was pending and is cancelled"
 
@@ -137,7 +137,7 @@ class SessionCommands:
         name = rollout_label(*key)
         if self._queue.is_active(key):
             raise UsageError(f"{name} is running; cancel it first")
-        result = self._final_result(key)
+        result = self._directory.journal.final_result(*key)
         if result is None or self._queue.waits(key) or not self._was_counted(result):
             raise UsageError(f"{name} is pending and will be executed anyway")
         task = self._directory.journal.task(key[0])
@@ -189,9 +189,6 @@ class SessionCommands:
         if not 1 <= int(attempt) <= self._attempts:
             raise UsageError(f"the run has {counted(self._attempts, 'attempt')} at each task, so there is no {label!r}")
         return task, int(attempt)
-
-    def _final_result(self, key: RolloutKey) -> RolloutResult | None:
-        return next(self._directory.journal.results("final = 1 AND task = ? AND attempt = ?", key), None)
 
     def _was_counted(self, result: RolloutResult) -> bool:
         """Return whether the progress counts a result: an infrastructure failure of an earlier session is pending."""

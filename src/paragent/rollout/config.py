@@ -150,6 +150,11 @@ class AgentSection(_Section):
         name="agent_network",
         values=_NETWORKS,
     )
+    hosted_tools: bool = _setting(
+        False,
+        "let an agent use what the provider executes or stores: web search, code interpreter, remote MCP servers, `store`",
+        name="agent_hosted_tools",
+    )
     metadata: list[str] = _setting(
         [],
         "field of the task that a program or function gets besides the question, never one with the solution; may be repeated",
@@ -182,6 +187,12 @@ class ModelSection(_Section):
         name="model",
     )
     max_retries: int = _setting(3, "retries of one request after errors", least=0)
+    request_timeout: float | None = _setting(
+        None, "seconds for one request, until its reply is complete; below --timeout (default: 600)", duration="above 0"
+    )
+    stall_timeout: float = _setting(
+        120.0, "seconds without progress after which a streamed reply counts as broken", duration="above 0"
+    )
     api: str = _setting(
         "chat",
         "protocol of the endpoint: chat (chat completions), responses, or anthropic (the Messages API)",
@@ -347,7 +358,7 @@ class RunSection(_Section):
     isolate: bool = _setting(False, "run each rollout in its own process")
     timeout: float | None = _setting(
         3600.0,
-        "seconds of work for one rollout; time spent waiting for the endpoint or a machine does not count",
+        "seconds of work of one agent; opening the environment and waiting for the endpoint or a machine do not count",
         duration="above 0",
     )
     output_dir: Path = _setting(Path("results"), "folder of run directories", metavar="DIR")
@@ -453,6 +464,15 @@ class RolloutConfig:
             values[known[name].section][known[name].field] = value
         for section, kind in _SECTIONS.items():
             object.__setattr__(self, section, kind(**values[section]))
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        request, rollout = self.model.request_timeout, self.run.timeout
+        if request is not None and rollout is not None and request >= rollout:
+            raise ConfigError(
+                f"--request-timeout must be below --timeout, which is {rollout:g} s, not {request:g} s: a request that gets no "
+                "answer would use up the time of its rollout"
+            )
 
     def flat(self) -> dict[str, Any]:
         """Return every setting by its flat name."""

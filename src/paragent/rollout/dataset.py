@@ -8,17 +8,19 @@ import itertools
 import json
 import os
 import re
+import shlex
 import zlib
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from paragent._internal.file_errors import no_file, reason_of
 from paragent._internal.text import counted, read_json, suggestion, well_formed_data
 from paragent.envs import Environment
 from paragent.errors import BadData, ConfigError, UsageError
 from paragent.rollout.tables import is_hub, is_table, table_rows
-from paragent.tasks import BenchmarkTask
+from paragent.tasks import BenchmarkTask, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Benchmark", "read_benchmark", "read_task"]
 
 _ID_KEYS = ("id", "task_id")
-_QUESTION_KEYS = ("question", "query", "input", "instruction", "prompt", "content")
+_QUESTION_KEYS = ("question", "query", "input", "instruction", "prompt", "content", "text")
 _ANSWER_KEYS = ("answer", "ground_truth", "expected")
 _FIELDS = {"id": _ID_KEYS, "question": _QUESTION_KEYS, "answer": _ANSWER_KEYS}
 """What `--data-field` can name, and the usual names of it."""
@@ -67,7 +69,7 @@ class Benchmark:
         return cls(Path(os.devnull), 0, "", None, frozenset())
 
     def __iter__(self) -> Iterator[BenchmarkTask]:
-        tasks = (task for _, task in _tasks(self.path, [], self.load_tasks, self.fields))
+        tasks = (read.task for read in _tasks(self.path, [], self.load_tasks, self.fields))
         selected = (task for task in tasks if not self.selected or task.id in self.selected)
         return itertools.islice((task for task in selected if task.id not in self.skipped), self.limit)
 
@@ -107,12 +109,13 @@ def read_benchmark(
     selected = frozenset(task_ids)
     digest = hashlib.sha256()
     size = answers = 0
-    for task in _unique_tasks(_tasks(path, problems, load_tasks, fields), problems, seen):
+    for read in _unique_tasks(_tasks(path, problems, load_tasks, fields), problems, seen):
+        task = read.task
         if (not selected or task.id in selected) and (limit is None or size < limit):
             if needs := lacking(task):
                 unsupported[task.id] = needs
                 continue
-            digest.update(_digest(task).encode())
+            digest.update(_digest(read).encode())
             size += 1
             answers += bool(task.references)
     if problems:
@@ -132,17 +135,25 @@ def read_benchmark(
     return Benchmark(path, size, digest.hexdigest(), limit, selected, unsupported, load_tasks, fields, answers)
 
 
-def _unique_tasks(
-    tasks: Iterator[tuple[int, BenchmarkTask]], problems: Problems, seen: dict[str, int]
-) -> Iterator[BenchmarkTask]:
+class _ReadTask(NamedTuple):
+    """A task of a file."""
+
+    line: int
+    task: BenchmarkTask
+    has_id: bool
+    """Whether the id is that of the file, and not made from the content."""
+
+
+def _unique_tasks(tasks: Iterator[_ReadTask], problems: Problems, seen: dict[str, int]) -> Iterator[_ReadTask]:
     """Yield the tasks of a file; append duplicate ids to `problems`, and the line of each id to `seen`."""
-    for line, task in tasks:
+    for read in tasks:
+        task = read.task
         if task.id in seen:
             first = f"duplicate id {task.id!r}, first used in line {seen[task.id]}"
-            problems.append((line, f"{first}; give each task an id of its own, or none"))
+            problems.append((read.line, f"{first}; give each task an id of its own, or none"))
         else:
-            seen[task.id] = line
-            yield task
+            seen[task.id] = read.line
+            yield read
 
 
 def _unsupported_message(path: Path, unsupported: Mapping[str, Sequence[str]]) -> str:
@@ -154,22 +165,32 @@ def _unsupported_message(path: Path, unsupported: Mapping[str, Sequence[str]]) -
     )
 
 
-def _digest(task: BenchmarkTask) -> str:
-    """Return a digest of all fields of a task."""
-    text = json.dumps([task.id, task.question, task.answer, task.metadata], sort_keys=True, ensure_ascii=False)
+def _digest(read: _ReadTask) -> str:
+    """Return a digest of all fields of a task, with its place instead of an id that was made.
+
+    The digest is part of a run's identity: runs of version 0.2, which used the place as the id, can be continued.
+    """
+    task, identity = read.task, read.task.id if read.has_id else f"item_{read.line}"
+    text = json.dumps([identity, task.question, task.answer, task.metadata], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _tasks(
-    path: Path, problems: Problems, load_tasks: LoadTasks, fields: Mapping[str, str]
-) -> Iterator[tuple[int, BenchmarkTask]]:
-    """Yield the tasks of a file with their line numbers; append to `problems` why other lines are not tasks."""
+def _tasks(path: Path, problems: Problems, load_tasks: LoadTasks, fields: Mapping[str, str]) -> Iterator[_ReadTask]:
+    """Yield the tasks of a file; append to `problems` why other lines are not tasks."""
     entries = enumerate(table_rows(path), 1) if is_table(path) else _entries(path, problems, load_tasks)
+    made: Counter[str] = Counter()
     for line, entry in entries:
         try:
-            yield line, read_task(with_fields(entry, fields) if fields else entry, f"item_{line}")
+            given = with_fields(entry, fields) if fields else entry
+            task, has_id = read_task(given), _has_id(given)
         except ValueError as error:
             problems.append((line, str(error)))
+            continue
+        if not has_id:
+            made[task.id] += 1
+            if (ordinal := made[task.id]) > 1:
+                task = replace(task, id=f"{task.id}-{ordinal}")
+        yield _ReadTask(line, task, has_id)
 
 
 def checked_fields(fields: Mapping[str, str]) -> Mapping[str, str]:
@@ -308,29 +329,43 @@ def _open(path: Path) -> TextIO:
     return gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig")
 
 
-def read_task(entry: Any, default_id: str) -> BenchmarkTask:
+def read_task(entry: Any, default_id: str = "") -> BenchmarkTask:
     """Return the task that an entry of a benchmark file describes.
+
+    Args:
+        entry: the entry.
+        default_id: the id if the entry has none; empty: a digest of the content.
 
     Raises:
         ValueError: it is not a task; the message says why.
     """
     if not isinstance(entry, dict):
         raise ValueError(f"a task must be an object, not {json.dumps(entry)[:60]}")  # noqa: TRY004 - one kind of problem
-    identity = _first(entry, _ID_KEYS, default_id)
-    if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
+    identity = _first(entry, _ID_KEYS, default_id or None)
+    if _has_id(entry) and (isinstance(identity, bool) or not isinstance(identity, str | int) or identity == ""):
         raise ValueError(f"the id must be a string or an integer, not {json.dumps(identity)[:60]}")
     question = _first(entry, _QUESTION_KEYS, None)
     if question is None:
-        raise ValueError(
-            f"no question: one of the keys {', '.join(_QUESTION_KEYS)} is required, or --data-field question=NAME with one of "
-            f"its own: {', '.join(map(str, entry)) or 'none'}"
-        )
+        raise ValueError(_no_question(entry))
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"the question must be a non-empty string, not {json.dumps(question)[:60]}")
     answer = _first(entry, _ANSWER_KEYS, None)
     used = {*_used_key(entry, _ID_KEYS), *_used_key(entry, _QUESTION_KEYS), *_used_key(entry, _ANSWER_KEYS)}
     metadata = {key: value for key, value in entry.items() if key not in used}
-    return BenchmarkTask(str(identity), question, answer, metadata)
+    task = BenchmarkTask(str(identity), question, answer, metadata)
+    return replace(task, id=content_digest(task)) if identity is None else task
+
+
+def _no_question(entry: dict[str, Any]) -> str:
+    required = f"no question: one of the keys {', '.join(_QUESTION_KEYS)} is required"
+    usual = next((key for key in entry if str(key).strip().lower() in _QUESTION_KEYS), None)
+    if usual is not None:
+        return f"{required}; for {usual!r}, use --data-field question={shlex.quote(usual)}"
+    return f"{required}, or --data-field question=NAME with one of its own: {', '.join(map(str, entry)) or 'none'}"
+
+
+def _has_id(entry: dict[str, Any]) -> bool:
+    return any(name in entry for name in _ID_KEYS)
 
 
 def _first(entry: dict[str, Any], names: Sequence[str], default: Any) -> Any:

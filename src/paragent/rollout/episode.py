@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.text import well_formed
 from paragent._internal.tracebacks import described
 from paragent.envs import ToolResult
-from paragent.errors import ContextFull, EndpointRefused, InfrastructureError, RequestRejected, TurnsUsedUp
+from paragent.errors import ContextFull, RequestRejected, TurnsUsedUp
 from paragent.execution import doing, record_usage
 from paragent.models.cache import RequestScope, request_scope
 from paragent.models.tokens import TokenSequences, without_tokens
 from paragent.rollout.branches import Branches
 from paragent.rollout.gateway_tools import GatewayTools
 from paragent.rollout.images import ImageStore, timestamp
+from paragent.rollout.work_clock import WorkClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from paragent.envs import Environment, Tool, ToolSource
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "RolloutEpisode", "current_episode"]
+__all__ = ["CLOSE_TIMEOUT", "OPEN_TIMEOUT", "RolloutEpisode", "current_episode"]
 
+OPEN_TIMEOUT = 600.0
+"""Seconds for an environment and MCP servers to open; they start programs, and prepare the desktop of a machine."""
 CLOSE_TIMEOUT = 30.0
 """Seconds for an environment to close; a browser context or a sandbox takes one."""
 _RECORDED = ("request_id", "usage", "waited", "retries", "finish_reason")
@@ -42,7 +45,7 @@ class RolloutEpisode:
         model: the model that `complete` asks.
         max_turns: the limit of turns.
         max_retries: the limit of retries of one request.
-        elapsed: the seconds since the start of the execution, from which the times of steps are counted.
+        clock: the clock of the rollout; None: a new one, which starts now.
         attempt: the number of the attempt at the task; the cache of replies tells attempts apart.
     """
 
@@ -52,7 +55,7 @@ class RolloutEpisode:
         model: Model,
         max_turns: int,
         max_retries: int,
-        elapsed: float = 0.0,
+        clock: WorkClock | None = None,
         attempt: int = 1,
     ) -> None:
         self._environment = environment
@@ -78,8 +81,10 @@ class RolloutEpisode:
         """The part of `usage` used by a judge that is a different model than the agent's."""
         self.steps: list[dict[str, Any]] = []
         self.ended = ""
-        self.endpoint_failure: Exception | None = None
-        """The first failure of the endpoint in a call of the agent."""
+        self.call_failure: Exception | None = None
+        """The failure of the last call of the agent's model; None if it was answered: then an earlier one did no harm."""
+        self.unanswered = 0.0
+        """Seconds of work that the last call of the agent's model had taken when it was cut; 0 if it ended by itself."""
         self.refusal: Exception | None = None
         """Why the gateway refused a call: `TurnsUsedUp` or `ContextFull`."""
         self.tool_failure: Exception | None = None
@@ -94,7 +99,8 @@ class RolloutEpisode:
         self._turns_begun = 0
         """Turns that began; several may be in progress."""
         self._calls = 0
-        self._started = time.monotonic() - elapsed
+        self._clock = clock or WorkClock()
+        self._started = time.monotonic() - self._clock.worked - self._clock.waited
 
     def add_tools(self, source: ToolSource) -> None:
         """Add the tools that it does not have yet, before the agent starts: those of MCP servers, and those of an environment
@@ -163,20 +169,24 @@ class RolloutEpisode:
 
     async def _recorded(self, requesting: Awaitable[Completion], kind: str, model: Model, **facts: Any) -> Completion:
         """Await a reply of a model and add the call as a step, also if it fails."""
-        began = time.monotonic()
+        began, worked = time.monotonic(), self._clock.worked
         step: dict[str, Any] = {"kind": kind, "model": model.settings.name, **facts}
         request_scope.set(self._scope)
         try:
             completion = await requesting
         except BaseException as error:
-            step["error"] = "cancelled" if isinstance(error, asyncio.CancelledError) else described(error)
-            if kind == "model" and isinstance(error, InfrastructureError | EndpointRefused):
-                self.endpoint_failure = self.endpoint_failure or error
+            cut = isinstance(error, asyncio.CancelledError)
+            step["error"] = "cancelled" if cut else described(error)
+            if kind == "model":
+                self.unanswered = self._clock.worked - worked if cut else 0.0
+                self.call_failure = error if isinstance(error, Exception) else self.call_failure
             raise
         else:
             step |= _recorded_fields(completion, model)
-            if kind == "model" and completion.tokens is not None:
-                self._tokens.add(completion.tokens, len(self.steps), completion.version)
+            if kind == "model":
+                self.call_failure, self.unanswered = None, 0.0
+                if completion.tokens is not None:
+                    self._tokens.add(completion.tokens, len(self.steps), completion.version)
             return completion
         finally:
             turn = self.turns + 1 if kind == "model" else self.turns
@@ -200,6 +210,12 @@ class RolloutEpisode:
         self.messages.append(message)
         self._add_step("agent", began)
         return message
+
+    @property
+    def reply_was_cut(self) -> bool:
+        """Whether the last reply of the model reached the limit of tokens."""
+        replies = (step for step in reversed(self.steps) if step["kind"] == "model" and "finish_reason" in step)
+        return next((step["finish_reason"] == "length" for step in replies), False)
 
     def last_answer(self) -> str:
         """Return the last text of the assistant, or an empty string."""

@@ -99,7 +99,11 @@ class LiveRun:
     retries: int = 0
     """Executions of this session that failed because of infrastructure and are retried."""
     mean_score: float | None = None
-    """The mean score so far; failures count as 0."""
+    """The mean score of the results measured so far; None without any. Failures of the agent count as 0."""
+    measured: int = 0
+    """Results in `mean_score`, as in `Summary.measured`."""
+    cut: int = 0
+    """Results whose answer may be incomplete, as in `Summary.cut`."""
     requests_in_flight: int = 0
     request_limit: int = 0
     """How many requests to the endpoint may be in flight; 0 if the model has no endpoint."""

@@ -13,7 +13,7 @@ import math
 import os
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from paragent._internal.processes import here, is_alive
 from paragent.store import RolloutResult, RolloutStatus
 from paragent.store.records import error_summary
+from paragent.tasks import CUT_ENDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActiveRollout",
+    "LeftFiles",
     "LiveRollout",
     "LiveStatus",
     "RolloutProgress",
@@ -41,10 +43,10 @@ __all__ = [
     "StatusFile",
     "TokenUsage",
     "UnfinishedRollout",
+    "find_left_files",
     "last_status",
     "read_status_files",
     "running_rollouts",
-    "unfinished_rollouts",
     "usage_of",
 ]
 
@@ -56,6 +58,9 @@ _CANCEL_AGAIN = 10.0
 """Seconds after which a cancelled rollout that has not ended is cancelled again; cleaning up takes less."""
 _STALE_AFTER = 5.0
 """Seconds after which a status file belongs to a worker that has ended."""
+_REPORT_ENDED = 5.0
+"""Seconds for which a worker reports an execution after its end. Normally its result is recorded milliseconds after the end."""
+_POLL_INTERVAL = 0.02
 
 
 class RunState(StrEnum):
@@ -171,6 +176,14 @@ class StatusFile:
     def __init__(self, folder: str) -> None:
         self._path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.json"
         self.active: set[ActiveRollout] = set()
+        self._ended: deque[tuple[float, list[Any]]] = deque()
+        """Executions that ended a moment ago, each with the time of its end: their results may not be recorded yet."""
+
+    def leave(self, rollout: ActiveRollout) -> None:
+        """Move a rollout that ended from the active ones to those that ended."""
+        self.active.discard(rollout)
+        if rollout.episode is not None and rollout.episode.requests:
+            self._ended.append((time.monotonic(), _recorded(rollout)))
 
     def write(self, requests: tuple[int, int]) -> None:
         """Write the status; do nothing if the folder does not exist on this host.
@@ -179,12 +192,15 @@ class StatusFile:
             requests: the requests in flight, and how many may be in flight.
         """
         now = time.monotonic()
+        while self._ended and now - self._ended[0][0] > _REPORT_ENDED:
+            self._ended.popleft()
         content = {
             "at": time.time(),
             "worker": here(),
             "requests": requests,
             "rollouts": [_described(one, now) for one in self.active],
             "active": [_recorded(one) for one in self.active],
+            "ended": [row for _, row in self._ended],
         }
         draft = self._path.with_suffix(".draft")
         with contextlib.suppress(OSError):
@@ -276,15 +292,56 @@ def read_status_files(folder: Path) -> LiveStatus:
     return live
 
 
-def unfinished_rollouts(folder: Path) -> Iterator[UnfinishedRollout]:
-    """Yield the unfinished rollouts of workers that died on this host, and remove their status files."""
-    for path in folder.glob(f"{socket.gethostname()}-*.json"):
-        pid = path.stem.rpartition("-")[2]
-        if pid.isdigit() and is_alive(int(pid)):
-            continue
-        status = _read(path)
-        path.unlink(missing_ok=True)
-        yield from _unfinished(status)
+@dataclass(frozen=True, slots=True)
+class LeftFiles:
+    """The status files that a session finds when none of its own workers is active."""
+
+    executions: list[UnfinishedRollout]
+    """The executions in the files, also those that returned a result and ended a moment before."""
+    of_ended: list[Path]
+    """Files of workers that have ended; to be deleted when the executions are recorded."""
+    of_active: list[Path]
+    """Files of workers that may still be active."""
+
+    def remove_ended(self) -> None:
+        """Delete the files of workers that have ended, when their executions are recorded."""
+        for path in self.of_ended:
+            with contextlib.suppress(OSError):  # the executions in a file that stays are not counted again
+                path.unlink()
+
+
+def find_left_files(folder: Path, wait: float = 0.0) -> LeftFiles:
+    """Read the status files that workers have left behind.
+
+    Workers end with their session, but not in the same moment.
+
+    Args:
+        folder: the folder of status files.
+        wait: how many seconds to wait at most for workers that are active.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        found = LeftFiles([], [], [])
+        reporting = False
+        for path in folder.glob(_STATUS_FILES):
+            ended, stale = _has_ended(path), True
+            with contextlib.suppress(TypeError, ValueError, KeyError):  # another program wrote this file
+                status = _read(path)  # after the check: the last report of a worker that has ended
+                stale = status is None or time.time() - status["at"] > _STALE_AFTER
+                found.executions.extend(_unfinished(status, "active", "ended"))
+            (found.of_ended if ended or (ended is None and stale) else found.of_active).append(path)
+            reporting = reporting or not (ended or stale)
+        if not reporting or time.monotonic() >= deadline:
+            return found
+        time.sleep(_POLL_INTERVAL)
+
+
+def _has_ended(path: Path) -> bool | None:
+    """Return whether the worker with this status file has ended; None if it is on another host."""
+    host, _, pid = path.stem.rpartition("-")
+    if host != socket.gethostname() or not pid.isdigit():
+        return None
+    return int(pid) == os.getpid() or not is_alive(int(pid))  # this process executes nothing at that time
 
 
 def running_rollouts(folder: Path) -> list[UnfinishedRollout]:
@@ -299,17 +356,20 @@ def running_rollouts(folder: Path) -> list[UnfinishedRollout]:
 
 
 def last_status(folder: Path, worker: str, task: str, attempt: int) -> UnfinishedRollout | None:
-    """Return what a worker on this host, given as `host:pid`, reported last about a rollout; None if that is unknown."""
+    """Return what a worker, given as `host:pid`, reported last about a rollout that it was executing; None if unknown."""
     host, _, pid = worker.rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
+    if not host or "/" in host or not pid.isdigit():
         return None
     found = _unfinished(_read(folder / f"{host}-{pid}.json"))
     return next((one for one in found if (one.task, one.attempt) == (task, attempt)), None)
 
 
-def _unfinished(status: dict[str, Any] | None) -> Iterator[UnfinishedRollout]:
-    if status is not None:
-        for task, attempt, started, machine, activity, *usage in status["active"]:
+def _unfinished(status: dict[str, Any] | None, *lists: str) -> Iterator[UnfinishedRollout]:
+    """Yield the executions in the lists with these names of a status file; without a name, those that are active."""
+    if status is None:
+        return
+    for name in lists or ["active"]:
+        for task, attempt, started, machine, activity, *usage in status.get(name, ()):
             facts = (started, machine, bytes.fromhex(activity))
             yield UnfinishedRollout(task, attempt, status["worker"], status["at"], *facts, *usage)
 
@@ -336,14 +396,16 @@ class RolloutProgress:
     """Rollouts with a final result; infrastructure failures are not counted."""
     score: float = 0.0
     """The sum of the scores."""
-    counted: int = 0
-    """Results that count in the mean."""
+    measured: int = 0
+    """Results that count in the mean, as in `Summary.measured`."""
+    cut: int = 0
+    """Results whose answer may be incomplete, as in `Summary.cut`."""
     infrastructure_failures: int = 0
     """Rollouts that failed because of infrastructure."""
     failures: Counter[str] = field(default_factory=Counter)
     """The number of failures by message."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """The last error message of each kind of failure."""
+    """An error message of each kind of failure: the last one of this session, else the most frequent one."""
     failed: int = 0
     """Final results with the status `failed` or `timed out`."""
     cancelled: int = 0
@@ -382,14 +444,13 @@ class RolloutProgress:
             failures: the final failures by kind.
         """
         progress = cls(run, path, summary.rollouts)
-        progress.done = progress.done_before = summary.rollouts - summary.pending
+        progress.done = progress.done_before = summary.done
         progress.failures.update(failures)
-        progress.reasons.update(summary.reasons)
+        progress.reasons.update({kind: next(iter(messages)) for kind, messages in summary.reasons.items() if messages})
         progress.failed = sum(summary.statuses[status] for status in _FAILED)
         progress.cancelled = summary.statuses[RolloutStatus.CANCELLED]
-        if summary.mean_without_infrastructure is not None:
-            progress.counted = summary.scored + progress.failed
-            progress.score = summary.mean_without_infrastructure * progress.counted
+        progress.measured, progress.cut = summary.measured, summary.cut
+        progress.score = (summary.mean or 0.0) * summary.measured
         progress.usage = TokenUsage(
             summary.prompt_tokens,
             summary.completion_tokens,
@@ -410,9 +471,8 @@ class RolloutProgress:
 
     @property
     def mean(self) -> float | None:
-        """The mean score so far; failures count as 0."""
-        results = self.counted + self.infrastructure_failures
-        return self.score / results if results else None
+        """The mean score of the results measured so far, as in `Summary.mean`; None without any."""
+        return self.score / self.measured if self.measured else None
 
     @property
     def seconds(self) -> float:
@@ -451,8 +511,9 @@ class RolloutProgress:
         self.done += number
         self.failed += number * (result.status in _FAILED)
         self.cancelled += number * (result.status is RolloutStatus.CANCELLED)
-        if result.score is not None or result.status in _FAILED:
-            self.counted += number
+        self.cut += number * (result.ending in CUT_ENDINGS)
+        if result.is_measured:
+            self.measured += number
             self.score += number * (result.score or 0.0)
 
 

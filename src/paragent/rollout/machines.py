@@ -14,7 +14,7 @@ from paragent.errors import ConfigError, LeaseLost, MachineFailed, ParagentError
 from paragent.execution import waiting
 from paragent.machines.state_machine import LIVE, MachineState
 from paragent.models import Model
-from paragent.rollout.episode import CLOSE_TIMEOUT
+from paragent.rollout.episode import CLOSE_TIMEOUT, OPEN_TIMEOUT
 from paragent.rollout.live_run import LiveMachine
 from paragent.rollout.scoring import SCORE_TIMEOUT
 from paragent.store import MachineEvent, RolloutActivity
@@ -54,7 +54,7 @@ _STATUS_INTERVAL = 1.0
 """Seconds between two status requests to a pool that is served elsewhere,"""
 _OWN_STATUS_INTERVAL = 0.1
 """and to a pool of this process."""
-_TIME_AFTER_WORK = SCORE_TIMEOUT + CLOSE_TIMEOUT
+_TIME_BESIDE_WORK = OPEN_TIMEOUT + SCORE_TIMEOUT + CLOSE_TIMEOUT
 """Seconds beyond the working time of a rollout."""
 _LEAST_WAIT = 1800.0
 """Seconds that a lease allows at least for waiting at the endpoint: how long one turn waits when requests are refused."""
@@ -220,6 +220,10 @@ class PausingModel(Model):
         async with self._paused():
             return await self._model.forward(request)
 
+    @property
+    def has_answered(self) -> bool:
+        return self._model.has_answered
+
     @contextlib.asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:
         try:
@@ -231,7 +235,7 @@ class PausingModel(Model):
 
 def lease_limit(timeout: float | None) -> float | None:
     """Return how long one rollout may hold a machine: its working time, as much again for waiting, and the time after."""
-    return None if timeout is None else timeout + max(timeout, _LEAST_WAIT) + _TIME_AFTER_WORK
+    return None if timeout is None else timeout + max(timeout, _LEAST_WAIT) + _TIME_BESIDE_WORK
 
 
 def host_address(run: RunSection) -> str:

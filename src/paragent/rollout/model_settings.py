@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.registry import require_extra
 from paragent.errors import ConfigError
 from paragent.models import ModelSettings, Sampling
-from paragent.models.base import APIS, MODELS
+from paragent.models.base import APIS, MODELS, REQUEST_TIMEOUT
 from paragent.models.cache import ReplyCache
 from paragent.models.credentials import check_address, endpoint_from_environment, no_key, variables
 from paragent.models.tokens import TOKEN_IDS
@@ -55,11 +55,14 @@ def model_settings(
         base_url=url,
         api_key=key,
         max_retries=model.max_retries,
+        request_timeout=model.request_timeout or REQUEST_TIMEOUT,
+        stall_timeout=model.stall_timeout,
         max_concurrency=concurrency,
         sampling=_sampling(model),
         api=model.api,
         tool_format=model.tool_format,
         stream=model.stream,
+        hosted_tools=config.agent.hosted_tools,
         cache=_cache_folder(config),
     )
 

@@ -113,10 +113,15 @@ class RolloutPlan:
         )
 
     @property
+    def metric(self) -> str:
+        """The name of the scorer whose score counts."""
+        return self.settings.metric or environment_class(self.settings.environment).metric
+
+    @property
     def lacks_answers(self) -> bool:
         """Whether no task has the expected answer that the scorer needs, so that nothing will be scored."""
         environment = environment_class(self.settings.environment)
-        metric = self.settings.metric or environment.metric
+        metric = self.metric
         if self.benchmark.answers or not (":" in metric or metric in SCORERS.names()):
             return False
         own = environment.score is not Environment.score and metric in {environment.metric, *environment.own_scores}
@@ -421,7 +426,6 @@ def _settings(
         timeout=config.run.timeout,
         isolated=config.run.isolate and config.run.engine != "inline",
         live=live,
-        driver=os.getpid(),
     )
 
 
@@ -467,6 +471,8 @@ def _identity(config: RolloutConfig, benchmark: Benchmark, options: dict[str, An
     if agent.metadata or not runs_in_worker(config):
         variables = {name: value for name, value in agent.environment.items() if not is_secret(name)}
         parts.append([agent.place or "", agent.network, variables, agent.metadata])
+    if agent.hosted_tools:
+        parts.append("hosted tools")
     later = {name: getattr(model, name) for name, unset in _LATER_SETTINGS.items() if getattr(model, name) != unset}
     if later:
         parts.append(later)

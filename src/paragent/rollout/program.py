@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import tempfile
@@ -18,8 +19,9 @@ from paragent.errors import EnvironmentFailed, MissingProgram, ProgramFailed
 from paragent.rollout.gateway_access import gateway_variables
 from paragent.rollout.program_settings import SANDBOX_ADVICE, SANDBOX_USER
 from paragent.subprocesses.bubblewrap import TMP, SandboxFiles, reported_problem
-from paragent.subprocesses.installations import SYSTEM_FILES, installation_folders, path_folders
+from paragent.subprocesses.installations import SYSTEM_FILES, hidden_entries, installation_folders, path_folders
 from paragent.subprocesses.program import MAIN, ProgramSpec, RunningProgram, start_in_sandbox, start_on_host
+from paragent.tasks import ANSWER_CUT, ANSWERED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -37,6 +39,8 @@ _ERROR_CHARACTERS = 2000
 _LINE_CHARACTERS = 300
 """Characters of the last line of stderr in the first line of the error, which summaries show."""
 _INSIDE = "/run/paragent"
+_HIDDEN_PERIOD = 10.0
+"""Seconds after which hidden files are searched again. A large folder takes half a second, and a worker starts many programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,7 @@ class ProgramAgent:
         if not episode.messages:  # it did not call the model
             episode.messages.append({"role": "user", "content": episode.question})
             episode.messages.append({"role": "assistant", "content": answer})
-        return AgentResult(answer, "answer cut" if report.cut else "answered")
+        return AgentResult(answer, ANSWER_CUT if report.cut else ANSWERED)
 
     def _record(self, episode: RolloutEpisode, began: float, report: ProgramReport) -> None:
         facts = {name: getattr(report, name) for name in ("exit_code", "stdout", "stderr", "problem")}
@@ -132,7 +136,7 @@ class ProgramAgent:
         files = SandboxFiles(
             readable=_readable(settings),
             inside=resolver,
-            hidden=[*settings.hidden, *_dot_entries(settings.folder)],
+            hidden=[*settings.hidden, *await asyncio.to_thread(_hidden_in, settings)],
             contents=self._files(layout, self._address),
             folders=[layout.folder, home],
             start_in=layout.folder,
@@ -251,6 +255,15 @@ def _readable(settings: ProgramSettings) -> list[str]:
     return [*SYSTEM_FILES, *installed, *path_folders(), settings.folder, *settings.python_path]
 
 
-def _dot_entries(folder: str) -> list[str]:
-    """Return the entries of the current folder whose names begin with a dot: `.env`, `.git` and others may have secrets."""
-    return [str(path) for path in Path(folder).glob(".*")] if Path(folder).is_dir() else []
+def _hidden_in(settings: ProgramSettings) -> list[str]:
+    """Return the hidden files in the folders of the user that a program can read."""
+    folders = (settings.folder, *settings.python_path)
+    period = int(time.monotonic() / _HIDDEN_PERIOD)
+    return [path for folder in folders for path in _hidden_entries(folder, settings.hidden, period)]
+
+
+@functools.lru_cache(maxsize=16)
+def _hidden_entries(folder: str, known: tuple[str, ...], period: int) -> list[str]:
+    """Return the hidden files in a folder, which are searched again in the next period."""
+    del period
+    return hidden_entries(folder, known)

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import stat
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from paragent._internal.file_errors import no_file
 from paragent.errors import ConfigError, MissingProgram
 from paragent.rollout.tables import stored_at
-from paragent.subprocesses.installations import is_broad
+from paragent.subprocesses.installations import hidden_entries, is_broad, own_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,8 +108,12 @@ def program_settings(config: RolloutConfig) -> ProgramSettings | None:
     command = _command(config, folder, place)
     if place == "sandbox":
         _check_sandbox(folder, command)
-    hidden = [config.run.output_dir, *(stored_at(config.data.path) if config.data.path else [])]
-    hidden += [path for path in (agent.mcp_config, config.model.cache_dir) if path is not None]
+    paths = [config.run.output_dir, *(stored_at(config.data.path) if config.data.path else [])]
+    paths += [path for path in (agent.mcp_config, config.model.cache_dir) if path is not None]
+    hidden = tuple(str(path.resolve()) for path in paths)
+    python_path = _python_path(folder)
+    for shown in (str(folder), *python_path) if place == "sandbox" else ():
+        hidden_entries(shown, hidden)  # now, because programs could not be started later
     files = [word for word in command[1:] if Path(word).is_relative_to(folder)] if place == "machine" else []
     return ProgramSettings(
         command=command,
@@ -119,8 +122,8 @@ def program_settings(config: RolloutConfig) -> ProgramSettings | None:
         environment=dict(agent.environment),
         network=agent.network == "host",
         folder=str(folder),
-        python_path=_python_path(folder),
-        hidden=tuple(str(path.resolve()) for path in hidden),
+        python_path=python_path,
+        hidden=hidden,
     )
 
 
@@ -132,7 +135,7 @@ def _command(config: RolloutConfig, folder: Path, place: str) -> tuple[str, ...]
             raise ConfigError("--agent-in is for your own agent: add --agent, or remove it")
         if place == "machine":
             raise ConfigError("--agent-in machine is for commands: --agent 'cmd: PROGRAM ...'")
-        return (sys.executable, "-m", "paragent.rollout.function_main", location)
+        return (own_python(), "-m", "paragent.rollout.function_main", location)
     assert location is not None
     try:
         words = shlex.split(location.removeprefix(COMMAND_PREFIX))
@@ -151,7 +154,7 @@ def _command(config: RolloutConfig, folder: Path, place: str) -> tuple[str, ...]
     script = Path(words[1]) if len(words) > 1 else None
     if script is not None and script.suffix in _SCRIPTS and not (folder / script).exists():
         raise ConfigError(f"--agent: {no_file(script)}")
-    return (str(folder / program), *(_located(word, folder) for word in words[1:]))
+    return (os.path.normpath(folder / program), *(_located(word, folder) for word in words[1:]))
 
 
 def _python_path(folder: Path) -> tuple[str, ...]:

@@ -145,6 +145,8 @@ class SessionReport:
             infrastructure_failures=progress.infrastructure_failures,
             retries=progress.retries,
             mean_score=progress.mean,
+            measured=progress.measured,
+            cut=progress.cut,
             requests_in_flight=status.in_flight,
             request_limit=status.request_limit,
             prompt_tokens=usage.prompt,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paragent.models import ModelSettings, open_model
 from paragent.rollout.resources import ask_judge
 from paragent.scorers import open_scorer
-from paragent.store import RolloutStatus
+from paragent.store import METRIC, RolloutStatus
 
 if TYPE_CHECKING:
     from paragent.scorers import Scorer
@@ -25,6 +25,8 @@ _CONCURRENCY = 16
 
 def rescore(journal: Journal, scorer: str, judge: ModelSettings | None = None) -> int:
     """Score every answer of a run, store the scores in addition to the others, and return the number of answers.
+
+    An answer whose scorer failed gets its score if this is the scorer whose score counts; its rollout is then completed.
 
     Args:
         journal: the journal of the run.
@@ -41,11 +43,13 @@ async def _rescore(journal: Journal, name: str, judge: ModelSettings | None) -> 
     model = open_model(judge) if judge else None
     scorer = open_scorer(name, ask=functools.partial(ask_judge, model) if model else None)
     slots = asyncio.Semaphore(_CONCURRENCY)
+    counts = journal.meta(METRIC) in {None, name}
     count = 0
     try:
-        results = journal.results("final = 1 AND status = ?", [RolloutStatus.COMPLETED])
+        results = journal.results("final = 1 AND status IN (?, ?)", [RolloutStatus.COMPLETED, RolloutStatus.UNSCORED])
         while batch := list(itertools.islice(results, _BATCH)):
-            journal.set_scores(name, await asyncio.gather(*(_score(journal, scorer, one, slots) for one in batch)))
+            scores = await asyncio.gather(*(_score(journal, scorer, one, slots) for one in batch))
+            journal.set_scores(name, scores, counts=counts)
             count += len(batch)
     finally:
         await scorer.close()

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.clock import Heartbeat
-from paragent._internal.processes import end_own_group
-from paragent._internal.threads import start_thread
 from paragent.config import ASYNC_CONCURRENCY
 from paragent.envs import SharedResources, environment_class
-from paragent.errors import InfrastructureError, UsageError
+from paragent.errors import UsageError
+from paragent.execution import record_usage
 from paragent.models import ModelSettings, open_model
 from paragent.models.base import count_reply
 from paragent.models.required_tokens import TokenRequiringModel
@@ -41,13 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RolloutSettings", "WorkerResources", "ask_judge", "worker_resources"]
 
-_IDLE_TIMEOUT = 2.0
-"""Seconds without a rollout after which the resources are closed. Two rollouts of a run are a few milliseconds apart."""
+_IDLE_TIMEOUT = 6.0
+"""Seconds without a rollout after which the resources are closed and the status file, which names executions for some seconds
+after their end, is removed. Two rollouts of a run are a few milliseconds apart."""
 _INTERVAL = 0.5
-"""Seconds between two status reports, and between two checks of the event loop."""
-_BLOCKED_LIMIT = 120.0
-"""Seconds that the event loop may be blocked. While it is blocked, no time limit is enforced. Scoring and tools run in other
-threads or processes, so a working event loop is never blocked that long. Time in which the process is stopped does not count."""
+"""Seconds between two status reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +76,8 @@ class RolloutSettings:
     """The pool, for environments that need a machine."""
     live: str | None = None
     """The folder of status files."""
-    driver: int = 0
-    """The process id of the driver, which is not killed when its event loop is blocked."""
+    supervised: bool = False
+    """Whether each rollout is one call of an engine, which ends it if it blocks the event loop."""
 
 
 class WorkerResources:
@@ -110,8 +104,6 @@ class WorkerResources:
         self._scorer: Scorer | None = None
         self._active = 0
         self._reporting: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(_INTERVAL)
-        self._closed = False
         # Each agent that blocks needs a thread; the default executor of asyncio has only a few.
         threads = ThreadPoolExecutor(ASYNC_CONCURRENCY, thread_name_prefix="paragent-blocking")
         asyncio.get_running_loop().set_default_executor(threads)
@@ -154,20 +146,11 @@ class WorkerResources:
         return self._scorer
 
     def enter(self, rollout: ActiveRollout) -> None:
-        """Register a rollout that starts.
-
-        Raises:
-            InfrastructureError: the thread that watches the event loop cannot be started.
-        """
+        """Register a rollout that starts."""
         if self._reporting is None:
-            self._heartbeat.beat()
-            if os.getpid() != self.settings.driver:
-                try:
-                    start_thread(self._watch_event_loop, name="paragent-watchdog")
-                except RuntimeError as error:
-                    raise InfrastructureError(f"this worker cannot start another thread: {error}") from error
             self._reporting = asyncio.create_task(self._report())
         self._active += 1
+        record_usage(started=rollout.clock.started)  # identifies the execution, also if it returns no result
         if self._status:
             self._status.active.add(rollout)
         self._cancel_rollouts([rollout])  # it may have been cancelled before it started
@@ -176,14 +159,13 @@ class WorkerResources:
         """Remove a rollout that ended."""
         self._active -= 1
         if self._status:
-            self._status.active.discard(rollout)
+            self._status.leave(rollout)
 
     async def _report(self) -> None:
         """Write the status file regularly; close the resources when no rollout has run for a while."""
         idle = 0.0
         try:
             while idle < _IDLE_TIMEOUT:
-                self._heartbeat.beat()
                 if self._status:
                     self._status.write(self.model.pressure())
                     self._cancel_rollouts(self._status.active)
@@ -199,15 +181,7 @@ class WorkerResources:
             if (one.rollout.task.id, one.rollout.attempt) in cancelled:
                 one.cancel()
 
-    def _watch_event_loop(self) -> None:
-        """Kill this worker if its event loop is blocked. The run continues elsewhere and finds the rollout that blocked it."""
-        while not self._closed:
-            time.sleep(_INTERVAL)
-            if self._heartbeat.silence() > _BLOCKED_LIMIT:
-                end_own_group()
-
     async def _close(self) -> None:
-        self._closed = True
         _open_resources.pop((id(asyncio.get_running_loop()), self.settings.run), None)
         if self._status:
             self._status.remove()  # first: closing the rest can take many seconds, and this worker does no more work

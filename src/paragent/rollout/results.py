@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from paragent.rollout.blame import CANCELLED, RolloutFailureKind, Verdict, blame_response
 from paragent.rollout.live_status import last_status
-from paragent.rollout.worker import CANCELLED_ERROR, CANCELLED_KIND
 from paragent.store import RolloutResult, RolloutStatus
 from paragent.tasks import TaskStatus
 
@@ -33,7 +33,7 @@ def result_of(response: TaskResponse, rollout: PendingRollout, live: Path, *, ca
     result = _uncancelled_result(response, rollout)
     if cancelled and (result is None or result.status is RolloutStatus.INFRASTRUCTURE):
         result = result or RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.CANCELLED, ended=time.time())
-        result.status, result.kind, result.error = RolloutStatus.CANCELLED, CANCELLED_KIND, CANCELLED_ERROR
+        CANCELLED.set_on(result)
         result.final = True
     if result is not None and response.status is not TaskStatus.SUCCEEDED:
         _add_last_status(result, live)
@@ -45,25 +45,20 @@ def _uncancelled_result(response: TaskResponse, rollout: PendingRollout) -> Roll
         answer: Any = response.answer
         assert isinstance(answer, RolloutResult)
         return answer
-    result = RolloutResult(
-        rollout.task.id, rollout.attempt, RolloutStatus.FAILED, error=response.msg, worker=response.worker
-    )
+    result = RolloutResult(rollout.task.id, rollout.attempt, RolloutStatus.INFRASTRUCTURE, worker=response.worker)
     result.seconds, result.ended = response.time_cost, time.time()
     _set_usage(result, response.usage)
-    if response.status is TaskStatus.CANCELLED:
-        result.status, result.kind, result.final = RolloutStatus.INFRASTRUCTURE, "cancelled", False
+    verdict = blame_response(response)
+    if verdict is None:  # the session cancelled it, so it is pending and only its usage counts
+        result.kind, result.error, result.final = RolloutFailureKind.CANCELLED, response.msg, False
         return result if result.requests else None
-    if response.status is TaskStatus.LOST:
-        result.status, result.kind = RolloutStatus.INFRASTRUCTURE, "worker"
-    elif response.status is TaskStatus.TIMED_OUT:
-        result.status, result.kind = RolloutStatus.TIMED_OUT, "time limit"
-    else:
-        result.kind = response.error.type if response.error else "unknown"
+    verdict.set_on(result)
     return result
 
 
 def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
-    """Set what an unfinished rollout had used, as `RolloutEpisode` reported it."""
+    """Set when an unfinished rollout began and what it had used, as its worker reported it."""
+    result.started = usage.get("started", 0.0)
     result.requests, result.cached_replies = int(usage.get("requests", 0)), int(usage.get("cached_replies", 0))
     unknown = bool(usage.get("unknown"))
     result.prompt_tokens, result.completion_tokens = (
@@ -80,8 +75,8 @@ def _set_usage(result: RolloutResult, usage: Mapping[str, float]) -> None:
 def _add_last_status(result: RolloutResult, live: Path) -> None:
     """Add what the worker of an unfinished execution reported last; without a report, only the time of its start."""
     known = last_status(live, result.worker, result.task, result.attempt)
-    if known is None:
-        result.started = result.ended - result.seconds if result.seconds else 0.0
+    if known is None or (result.started and known.started != result.started):
+        result.started = result.started or (result.ended - result.seconds if result.seconds else 0.0)
     else:
         result.started, result.machine, result.activity = known.started, known.machine, known.activity
         if known.requests > result.requests:
@@ -102,13 +97,12 @@ def unfinished_result(one: UnfinishedRollout) -> RolloutResult:
         one.attempt,
         RolloutStatus.INFRASTRUCTURE,
         final=False,
-        kind="worker",
-        error="its worker died",
         started=one.started,
         ended=one.reported,
         worker=one.worker,
         machine=one.machine,
         activity=one.activity,
     )
+    Verdict(RolloutFailureKind.WORKER, "its worker died").set_on(result)
     _copy_usage(result, one)
     return result

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from paragent.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,10 +12,14 @@ if TYPE_CHECKING:
     from paragent.rollout.resources import WorkerResources
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["SCORE_TIMEOUT", "AnswerScores", "score_answer"]
+__all__ = ["SCORE_PAUSE", "SCORE_TIMEOUT", "SCORE_TRIES", "AnswerScores", "score_answer"]
 
 SCORE_TIMEOUT = 600.0
-"""Seconds for scoring one answer, including the retries of a judge model."""
+"""Seconds of work for scoring one answer; time spent waiting for the endpoint of a judge does not count."""
+SCORE_TRIES = 3
+"""How often an answer is scored before the failure of the scorer is final."""
+SCORE_PAUSE = 1.0
+"""Seconds before the second try; before the third they are twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +44,13 @@ async def score_answer(
     """Score the answer of an attempt.
 
     Raises:
-        InfrastructureError: scoring failed or took too long. The answer counts neither as right nor as wrong.
+        Exception: scoring failed. The answer counts neither as right nor as wrong.
     """
     name, note = resources.scorer_name, ""
-    limit = asyncio.timeout(SCORE_TIMEOUT)
-    try:
-        async with limit:
-            scores: dict[str, Any] = dict(await environment.score(task, answer, transcript) or {})
-            if name in scores:
-                note = environment.score_note
-            elif (scorer := resources.scorer()) is not None:
-                score = await scorer.score(task, answer)
-                scores[name], note = score.value, score.note
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise EnvironmentFailed(f"scoring took longer than {SCORE_TIMEOUT:g} s") from error
+    scores: dict[str, Any] = dict(await environment.score(task, answer, transcript) or {})
+    if name in scores:
+        note = environment.score_note
+    elif (scorer := resources.scorer()) is not None:
+        score = await scorer.score(task, answer)
+        scores[name], note = score.value, score.note
     return AnswerScores(scores.get(name), scores, note)

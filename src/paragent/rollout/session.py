@@ -13,20 +13,21 @@ from paragent._internal.text import counted
 from paragent.engines import open_engine
 from paragent.errors import Interrupted
 from paragent.models.base import MODELS
+from paragent.rollout.answered import AnsweredEndpoints
+from paragent.rollout.blame import FailureDecisions
 from paragent.rollout.budgets import Budgets, reason_to_stop
 from paragent.rollout.commands import SessionCommands
 from paragent.rollout.control import RunControl
 from paragent.rollout.events import EventLog
-from paragent.rollout.failure_policy import FailurePolicy
 from paragent.rollout.live_status import (
     RolloutProgress,
     RunState,
-    unfinished_rollouts,
+    find_left_files,
 )
 from paragent.rollout.machines import SessionPool, host_address
 from paragent.rollout.pool_file import pool_file
 from paragent.rollout.prepare import RolloutPlan, prepare
-from paragent.rollout.queue import RolloutQueue, key_of
+from paragent.rollout.queue import RolloutKey, RolloutQueue, key_of
 from paragent.rollout.report import SessionReport
 from paragent.rollout.results import result_of, unfinished_result
 from paragent.rollout.worker import RolloutWorker
@@ -34,6 +35,7 @@ from paragent.runners.run import Run
 from paragent.store import (
     ATTEMPTS,
     MACHINES,
+    METRIC,
     PRICES,
     PendingRollout,
     RolloutResult,
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
     from paragent.engines import RuntimeEngine
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_run import LiveBudget
+    from paragent.rollout.live_status import LeftFiles
     from paragent.rollout.resources import RolloutSettings
-    from paragent.rollout.source import FailureDecisions, RolloutSource
+    from paragent.rollout.source import FailurePolicy, RolloutSource
     from paragent.rollout.tracing import RunTracing
 
 __all__ = ["RolloutSession", "run_parallel_rollout"]
@@ -64,6 +67,9 @@ _SOURCE_INTERVAL = 0.05
 """Seconds to wait for results before a source is asked for rollouts again."""
 _SESSION_INTERVAL = 5.0
 """Seconds between two updates of the session's duration in the journal."""
+_WAIT_FOR_WORKERS = 6.0
+"""Seconds to wait at most for workers of a session that was killed. Those on this host are killed by the kernel at the same
+time, and of others the status file is stale after 5 s."""
 
 
 def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress], None] | None = None) -> Summary:
@@ -107,9 +113,10 @@ class RolloutSession:
         self._commands: SessionCommands
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
-        self._failures: FailureDecisions = (
-            FailurePolicy(plan.config.run.give_up_after) if source is None else source.failures
+        self._failures: FailurePolicy = (
+            FailureDecisions(plan.config.run.give_up_after) if source is None else source.failures
         )
+        self._answered: AnsweredEndpoints
         self._session_updated = 0.0
         self._pool: SessionPool | None = None
         self._engine: RuntimeEngine | None = None
@@ -140,26 +147,36 @@ class RolloutSession:
         return self._queue.stopped
 
     def __enter__(self) -> Self:
-        run = self._config.run
-        self.resumed = self.directory.open(self._config.stored(), self.plan.identity, fresh=run.fresh)
+        self.resumed = self.directory.open(self._config.stored(), self.plan.identity, fresh=self._config.run.fresh)
+        try:
+            self._open()
+        except BaseException:
+            self.directory.close()  # `__exit__` is not called
+            raise
+        return self
+
+    def _open(self) -> None:
         journal = self.directory.journal
-        if run.retry_failed:
-            journal.reopen([RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED])
-        self._record_unfinished()
-        self.directory.clear_live()
+        if self._config.run.retry_failed:
+            journal.reopen(
+                [RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED, RolloutStatus.UNSCORED]
+            )
+        left = self._record_unfinished(_WAIT_FOR_WORKERS)
+        self.directory.clear_live(keep=left.of_active)
         if journal.count_tasks() < self.plan.benchmark.size:
             journal.add_tasks(self.plan.benchmark)
         journal.set_meta(ATTEMPTS, str(self._config.data.attempts))
+        journal.set_meta(METRIC, self.plan.metric)
         if self.plan.prices is not None:
             journal.set_meta(PRICES, json.dumps(self.plan.prices))
         summary = self.summary()
         self.progress = RolloutProgress.resumed(self.plan.path.name, self.plan.path, summary, final_failures(journal))
         self.pending = summary.pending
         self._open_parts(summary)
-        return self
 
     def _open_parts(self, summary: Summary) -> None:
         plan, attempts = self.plan, self._config.data.attempts
+        self._answered = AnsweredEndpoints(self.directory.journal)
         pending = self.directory.journal.pending(attempts) if self._source is None else self._source.rollouts()
         self._queue = RolloutQueue(pending, self._config.run.num_rollouts)
         budgets = Budgets.of(self._config, plan.prices)
@@ -219,7 +236,7 @@ class RolloutSession:
                     self._machines() as settings,
                     self._rate_limit(settings) as shared,
                 ):
-                    self._worker = RolloutWorker(shared)
+                    self._worker = RolloutWorker(replace(shared, supervised=True))
                     self._execute(number, control)
             except Interrupted:
                 self._finish()
@@ -302,8 +319,15 @@ class RolloutSession:
             self._report.requests, self._commands.resize_requests = rate_limit.pressure, rate_limit.resize
             if self._source is not None:
                 self._source.opened(rate_limit)
-            model, judge = (replace(one, rate_limit=rate_limit.address) for one in (settings.model, settings.judge))
-            yield replace(settings, model=model, judge=judge)
+            model, judge = (
+                replace(one, rate_limit=rate_limit.address, answered=self._answered.knows(one))
+                for one in (settings.model, settings.judge)
+            )
+            self._answered.watch(rate_limit, model, judge)
+            try:
+                yield replace(settings, model=model, judge=judge)
+            finally:
+                self._answered.record()
 
     def _execute(self, session: int, control: RunControl) -> None:
         """Dispatch rollouts and record results until no rollout is pending, or the session is to stop."""
@@ -395,12 +419,29 @@ class RolloutSession:
     def _decide(self, result: RolloutResult, rollout: PendingRollout) -> None:
         """Decide whether a result is final, is retried, or stops the run."""
         queue = self._queue
-        delay = self._failures.retry_delay(result, stopping=bool(queue.stopped))
-        if delay is None:
-            queue.stopped = queue.stopped or self._failures.reason_to_stop(result, queue.limit)
-        else:
+        decision = self._failures.decide(
+            result,
+            concurrent=queue.limit,
+            stopping=bool(queue.stopped),
+            endpoint_answered=self._answered.include_agents,
+        )
+        queue.stopped = queue.stopped or decision.stop
+        if decision.retry_after is not None:
             result.final = False
-            queue.retry_later(rollout, delay)
+            queue.retry_later(rollout, decision.retry_after)
+        for key in decision.reopen:
+            self._reopen(key, result)
+
+    def _reopen(self, key: RolloutKey, last: RolloutResult) -> None:
+        """Make a rollout pending again that had a final result in this session."""
+        unrecorded = [*self._unrecorded.values(), last]
+        if (result := next((one for one in unrecorded if (one.task, one.attempt) == key), None)) is not None:
+            result.final = False
+            return
+        recorded = self.directory.journal.final_result(*key)
+        if recorded is not None:
+            self.directory.journal.reopen_rollout(*key)
+            self.progress.reopen(recorded)
 
     def _record(self) -> None:
         """Record results and events durably, then count the results."""
@@ -411,6 +452,7 @@ class RolloutSession:
             with signals_deferred():
                 self.directory.write_files(results)
                 self._record_events(results)
+                self._answered.record(results)
                 self.directory.append_results(results)
                 self._trace(results)
                 for key, result in list(self._unrecorded.items()):
@@ -435,18 +477,19 @@ class RolloutSession:
         self._unrecorded[f"without a task: {result.label}"] = result
         self._record()
 
-    def _record_unfinished(self) -> None:
-        """Record what rollouts had used whose worker died, so that all tokens are counted."""
-        journal, live = self.directory.journal, self.directory.live
+    def _record_unfinished(self, wait: float = 0.0) -> LeftFiles:
+        """Record what executions without a result had used, so that all tokens are counted; then delete the status files.
+
+        Args:
+            wait: how many seconds to wait at most for workers of an earlier session.
+        """
+        left = find_left_files(self.directory.live, wait)
         with signals_deferred():
-            results = [
-                unfinished_result(one)
-                for one in unfinished_rollouts(live)
-                if one.requests
-                and not journal.has_result(one.task, one.attempt, one.worker, since=one.started, requests=one.requests)
-            ]
-            self._record_events(results)
-            self._trace(results)
+            self._record_events()
+            used = [unfinished_result(one) for one in left.executions if one.requests]
+            self._trace(self.directory.journal.record_unfinished(used))
+            left.remove_ended()  # after the commit: a crash in between must not lose the usage
+        return left
 
     def _poll_timeout(self) -> float:
         retry = self._queue.seconds_to_retry

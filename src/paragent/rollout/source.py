@@ -8,26 +8,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paragent.models.rate_limit_server import RateLimitServer
+    from paragent.rollout.blame import Decision
     from paragent.store import PendingRollout, RolloutResult
 
-__all__ = ["FailureDecisions", "RolloutSource"]
+__all__ = ["FailurePolicy", "RolloutSource"]
 
 
-class FailureDecisions(Protocol):
-    """Decides what happens after a failure; see `FailurePolicy`."""
+class FailurePolicy(Protocol):
+    """Decides what happens after an execution; see `FailureDecisions`."""
 
-    def retry_delay(self, result: RolloutResult, *, stopping: bool) -> float | None:
-        """Return after how many seconds the rollout is executed again; None if the result is final."""
-
-    def reason_to_stop(self, result: RolloutResult, concurrent: int) -> str:
-        """Return why the session stops after a final result; empty if it does not."""
+    def decide(self, result: RolloutResult, *, concurrent: int, stopping: bool, endpoint_answered: bool) -> Decision:
+        """Decide what happens after an execution; see `FailureDecisions.decide`."""
 
 
 class RolloutSource(Protocol):
     """Gives a session rollouts while it runs. The thread of the session calls all methods."""
 
     @property
-    def failures(self) -> FailureDecisions:
+    def failures(self) -> FailurePolicy:
         """The decisions about failed rollouts."""
 
     @property

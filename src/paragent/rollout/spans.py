@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from paragent.models.base import MODELS
 from paragent.models.credentials import default_url
+from paragent.rollout.blame import party_of
 from paragent.rollout.live_status import TokenUsage, usage_of
 from paragent.rollout.span_contents import Conversation, cut, tool_names
-from paragent.store.failures import boundary_of
-from paragent.store.records import RolloutStatus, error_summary
-from paragent.tasks import TURNS_USED_UP
+from paragent.store.records import error_summary
+from paragent.tasks import ANSWERED, CUT_ENDINGS, TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ _UNKNOWN = "_OTHER"
 wrote that name, so it is content."""
 _TOOL_ERROR = "tool_error"
 """The `error.type` of a tool call whose result is an error."""
-_ENDINGS = frozenset({"answered", "answer cut", TURNS_USED_UP, "context full"})
+_ENDINGS = frozenset({ANSWERED, TURNS_USED_UP, *CUT_ENDINGS})
 """Endings of paragent's own agents. Other endings are texts of agents and count as contents."""
 _PROVIDERS = {
     "aiplatform.googleapis.com": "gcp.vertex_ai",
@@ -162,7 +162,7 @@ class SessionTotals:
         self.tokens += usage_of(result)
         if result.final:
             self.rollouts += 1
-            if result.score is not None or result.status not in (RolloutStatus.COMPLETED, RolloutStatus.CANCELLED):
+            if result.is_measured:
                 self.scored += 1
                 self.score += result.score or 0.0
 
@@ -265,7 +265,7 @@ class ExecutionSpans:
                 "paragent.score": result.score,
                 "paragent.machine": result.machine or None,
                 "paragent.ending": result.ending if result.ending in _ENDINGS or self._content else None,
-                "paragent.boundary": boundary_of(result.kind) or None,
+                "paragent.party": party_of(result.kind) or None,
                 "error.type": result.kind or None,
             }
         )

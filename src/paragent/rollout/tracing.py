@@ -261,7 +261,7 @@ class RunTracing:
             made = self._start(execution, Context(), self._to_session)
             if not made.is_recording():
                 return
-            trajectory = None if result.trajectory is None else unpack_trajectory(result.trajectory)
+            trajectory = None if result.trajectory is None else unpack_trajectory(result.trajectory, own=True)
             self._spans.add_steps(execution, result, trajectory)
             made.set_attributes(execution.attributes)
             self._end(execution, made)

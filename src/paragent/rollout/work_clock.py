@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
+from typing import TYPE_CHECKING
 
 from paragent._internal.clock import Clock, monotonic
+from paragent.execution import STARTING_HELPER
 from paragent.store.activity import MOST_INTERVALS, ActivityInterval, RolloutActivity, merged, pack_activity
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 __all__ = ["WorkClock"]
 
@@ -17,21 +24,26 @@ _REPORTED = {one.value: one for one in (RolloutActivity.WORKING, RolloutActivity
 
 
 class WorkClock:
-    """Measures working time and waiting time of a rollout separately, and enforces the limit of working time.
+    """Measures working time and waiting time of a rollout separately, and enforces limits of working time.
 
     Several waits may overlap: working time continues when all of them have ended.
     """
 
-    def __init__(self, limit: float | None = None, clock: Clock = monotonic) -> None:
+    def __init__(self, clock: Clock = monotonic) -> None:
         self.started = time.time()
         """When the rollout started, in seconds since the epoch."""
-        self._limit = limit
         self._clock = clock
         self._started = clock()
         self._waited = 0.0
         self._waits = 0
         self._wait_began = 0.0
         self._timeout: asyncio.Timeout | None = None
+        """The limit in force; None outside of `limited`."""
+        self._deadline: float | None = None
+        """The working time at which it expires."""
+        self._publish_deadline: Callable[[float], None] = lambda _: None
+        self.expired = False
+        """Whether the limit of the last `limited` block was exceeded."""
         self.activity: str = RolloutActivity.STARTING
         """What the rollout is doing, for the display."""
         self.since = self._started
@@ -54,15 +66,44 @@ class WorkClock:
         """Seconds of work so far."""
         return self._clock() - self._started - self.waited
 
-    @property
-    def expired(self) -> bool:
-        """Whether the limit of working time is used up."""
-        return self._limit is not None and self.worked >= self._limit
+    @contextlib.asynccontextmanager
+    async def limited(self, seconds: float | None) -> AsyncIterator[None]:
+        """Limit the working time of a block, without waits; None: no limit. Not for nested blocks.
 
-    def enforce(self, timeout: asyncio.Timeout) -> None:
-        """Let `timeout` expire when the working time is used up."""
-        self._timeout = timeout
+        Raises:
+            TimeoutError: the block has worked longer; `expired` tells this error from others of the block.
+        """
+        timeout = asyncio.timeout(None)
+        self.expired = False
+        try:
+            async with timeout:
+                self._timeout, self._deadline = timeout, None if seconds is None else self.worked + seconds
+                self._reschedule()
+                yield
+        finally:
+            self._timeout = self._deadline = None
+            self.expired = timeout.expired()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the limit in force is exceeded."""
+        return self._deadline is not None and self.worked >= self._deadline
+
+    @property
+    def doing_now(self) -> RolloutActivity:
+        """What the rollout is doing."""
+        return self._now_doing
+
+    def publish(self, publish_deadline: Callable[[float], None]) -> None:
+        """Pass the time at which the agent reaches its limit to a function, whenever it changes; see `limit_itself`."""
+        self._publish_deadline = publish_deadline
         self._reschedule()
+
+    def excuse(self, seconds: float) -> None:
+        """Count the last seconds of work as a wait: another rollout blocked the event loop."""
+        if not self._waits:
+            self._waited += seconds
+            self._reschedule()
 
     def packed_activity(self) -> bytes:
         """Return what the rollout has been doing so far, as journals store it."""
@@ -74,6 +115,7 @@ class WorkClock:
         self._phase = phase
         self._show(phase, None)
         self._switch(phase)
+        self._reschedule()
 
     def doing(self, what: str, name: str = "") -> None:
         """Set the current activity; `name` is displayed instead, for example the name of a tool."""
@@ -86,13 +128,13 @@ class WorkClock:
         if not self._waits:
             self._interrupted = (self.activity, self._now_doing)
         self._show(what, seconds)
-        machine = what == RolloutActivity.WAITING_FOR_MACHINE
-        self._switch(RolloutActivity.WAITING_FOR_MACHINE if machine else RolloutActivity.WAITING_FOR_ENDPOINT)
+        if what != STARTING_HELPER:
+            machine = what == RolloutActivity.WAITING_FOR_MACHINE
+            self._switch(RolloutActivity.WAITING_FOR_MACHINE if machine else RolloutActivity.WAITING_FOR_ENDPOINT)
         self._waits += 1
         if self._waits == 1:
             self._wait_began = self.since
-            if self._timeout and not self._timeout.expired():
-                self._timeout.reschedule(None)
+            self._reschedule()
 
     def resume(self) -> None:
         """End a wait."""
@@ -121,7 +163,9 @@ class WorkClock:
         self._now_doing = activity
 
     def _reschedule(self) -> None:
-        if self._timeout is None or self._limit is None or self._waits or self._timeout.expired():
-            return
-        left = max(0.0, self._limit - self.worked)
-        self._timeout.reschedule(asyncio.get_running_loop().time() + left)
+        """Set the time at which the limit in force is reached; there is none during a wait."""
+        left = math.inf if self._deadline is None or self._waits else self._deadline - self.worked
+        self._publish_deadline(self._clock() + left if self._phase is RolloutActivity.WORKING else -1.0)
+        if self._timeout is not None and not self._timeout.expired():
+            limited = left < math.inf
+            self._timeout.reschedule(asyncio.get_running_loop().time() + max(0.0, left) if limited else None)

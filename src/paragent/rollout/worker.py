@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import time
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,44 +14,42 @@ from paragent._internal.processes import here
 from paragent._internal.registry import import_object
 from paragent._internal.text import well_formed
 from paragent._internal.threads import run_to_the_end
-from paragent._internal.tracebacks import described, traceback_of
 from paragent.agents.base import AgentBase, require_agent
 from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.errors import (
     ConfigError,
-    EndpointDown,
     EndpointRefused,
-    EnvironmentFailed,
     InfrastructureError,
     LeaseLost,
-    LeaseTimeout,
     MachineFailed,
-    ParagentError,
-    PoolFailed,
-    PoolStopped,
-    ProgramFailed,
-    TokensMissing,
     TurnsUsedUp,
     UsageError,
 )
-from paragent.execution import current_activity
+from paragent.execution import current_activity, limit_itself, waiting
 from paragent.mcp import McpTools
 from paragent.models.base import reply_counter
+from paragent.rollout.blame import (
+    CANCELLED,
+    Circumstances,
+    RolloutFailureKind,
+    Stage,
+    Verdict,
+    blame,
+    blame_blocked_loop,
+)
 from paragent.rollout.config import RolloutConfig
-from paragent.rollout.episode import CLOSE_TIMEOUT, RolloutEpisode, current_episode
+from paragent.rollout.episode import CLOSE_TIMEOUT, OPEN_TIMEOUT, RolloutEpisode, current_episode
 from paragent.rollout.function_agent import call_agent, environment_variables, gateway_arguments, uses_gateway
 from paragent.rollout.gateway_access import described_task, gateway_address, gateway_variables
 from paragent.rollout.live_status import ActiveRollout
 from paragent.rollout.resources import RolloutSettings, WorkerResources, worker_resources
-from paragent.rollout.scoring import score_answer
+from paragent.rollout.scoring import SCORE_PAUSE, SCORE_TIMEOUT, SCORE_TRIES, score_answer
 from paragent.rollout.work_clock import WorkClock
 from paragent.store import PendingRollout, RolloutActivity, RolloutResult, RolloutStatus
 from paragent.store.records import pack_trajectory
-from paragent.tasks import TURNS_USED_UP
+from paragent.tasks import ANSWER_CUT, ANSWERED, CONTEXT_FULL, TURNS_USED_UP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from paragent.envs import Environment
     from paragent.gateway import GatewayAddress
     from paragent.rollout.machines import LeasedMachine
@@ -58,16 +57,7 @@ if TYPE_CHECKING:
     from paragent.rollout.program_settings import ProgramSettings
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["CANCELLED_ERROR", "CANCELLED_KIND", "FATAL_KINDS", "RolloutWorker", "check_agent"]
-
-_TRACEBACK_CHARACTERS = 8_000
-"""The end of a traceback that is stored: about fifty frames."""
-_REFUSED = "refused"
-CANCELLED_KIND = "cancelled"
-CANCELLED_ERROR = "cancelled by a user"
-_TOKENS = "tokens"
-FATAL_KINDS = frozenset({_REFUSED, _TOKENS, "pool"})
-"""The kinds of failure after which no rollout of the run can succeed."""
+__all__ = ["RolloutWorker", "check_agent"]
 
 
 class RolloutWorker:
@@ -102,10 +92,10 @@ class RolloutWorker:
         try:
             resources = worker_resources(self.settings)
             # After the resources: the first rollout opens them for all, and that is not its working time.
-            active = ActiveRollout(rollout, WorkClock(self.settings.timeout))
+            active = ActiveRollout(rollout, WorkClock())
             resources.enter(active)
         except (UsageError, InfrastructureError) as error:
-            _set_failure(result, error)
+            blame(error, Circumstances(stage=Stage.BUILDING)).set_on(result)
             result.ended = time.time()
             return result
         current_activity.set(active.clock)
@@ -113,9 +103,7 @@ class RolloutWorker:
             await _Execution(resources, active, result).run()
         finally:
             resources.leave(active)
-            clock = active.clock
-            result.seconds, result.waited, result.ended = clock.worked, clock.waited, time.time()
-            result.started, result.activity = clock.started, clock.packed_activity()
+            _copy_times(result, active.clock)
         return result
 
 
@@ -128,27 +116,50 @@ class _Execution:
         self._task, self._clock = active.rollout.task, active.clock
         self._environment: Environment | None = None
         self._machine: LeasedMachine | None = None
+        self._stage = Stage.BUILDING
 
     async def run(self) -> None:
         """Build the environment, run the agent, score the answer and clean up; the machine is released last."""
         async with contextlib.AsyncExitStack() as leases:
             try:
+                if self._settings.supervised:
+                    self._clock.publish(limit_itself(self))
                 environment, episode = await self._build(leases)
                 async with self._machine.watched() if self._machine else contextlib.nullcontext():
                     await self._act(environment, episode, leases)
+                    await self._score(environment, episode)
             except asyncio.CancelledError:
                 if not self._active.take_cancellation():
                     raise
-                _set_cancelled(self._result)
+                CANCELLED.set_on(self._result)
             except Exception as error:  # noqa: BLE001 - every failure is a result
                 if self._active.take_cancellation():  # code of the agent turned the cancellation into another error
-                    _set_cancelled(self._result)
+                    CANCELLED.set_on(self._result)
                 else:
                     self._active.ending = True
-                    self._set_error(await self._cause_of(error))
+                    (await self._blame(error)).set_on(self._result)
             finally:
                 self._active.ending = True
                 await self._finish()
+
+    def excuse(self, seconds: float) -> None:
+        """Do not count the last seconds, in which another rollout blocked the event loop."""
+        self._clock.excuse(seconds)
+
+    def stop(self, stack: str) -> RolloutResult:
+        """Return the result of this rollout, whose code blocks the event loop. Called from another thread.
+
+        Args:
+            stack: where the code is.
+        """
+        result = copy(self._result)  # the code may continue, and change the original
+        of_agent = self._clock.doing_now in (RolloutActivity.WORKING, RolloutActivity.GENERATING)
+        limit = self._settings.timeout if self._clock.is_late else None
+        blame_blocked_loop(self._stage, limit, stack, of_agent=of_agent).set_on(result)
+        if (episode := self._active.episode) is not None:
+            _copy_episode(result, episode)
+        _copy_times(result, self._clock)
+        return result
 
     async def _build(self, leases: contextlib.AsyncExitStack) -> tuple[Environment, RolloutEpisode]:
         settings, resources = self._settings, self._resources
@@ -160,9 +171,8 @@ class _Execution:
             self._machine = await leases.enter_async_context(leasing)
             self._active.machine = self._result.machine = self._machine.machine.id
             model = self._machine.wrap(model)
-        elapsed = self._clock.worked + self._clock.waited
         attempt, retries = self._active.rollout.attempt, settings.model.max_retries
-        episode = RolloutEpisode(environment, model, settings.max_turns, retries, elapsed, attempt)
+        episode = RolloutEpisode(environment, model, settings.max_turns, retries, self._clock, attempt)
         self._active.episode = episode
         reply_counter.set(episode.count)
         current_episode.set(episode)
@@ -171,45 +181,56 @@ class _Execution:
         return environment, episode
 
     async def _act(self, environment: Environment, episode: RolloutEpisode, leases: contextlib.AsyncExitStack) -> None:
-        async with asyncio.timeout(None) as timeout:
-            self._clock.enforce(timeout)
-            self._clock.enter(RolloutActivity.OPENING)
-            with self._not_the_agents():
-                episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
-            episode.instructions = environment.instructions
-            episode.add_tools(environment)
-            if self._settings.mcp is not None:
-                taken = [tool.name for tool in environment.tools()]
-                episode.add_tools(await leases.enter_async_context(McpTools.opened(self._settings.mcp, taken)))
-            self._clock.enter(RolloutActivity.WORKING)
+        self._clock.enter(RolloutActivity.OPENING)
+        async with self._clock.limited(OPEN_TIMEOUT):
+            await self._open(environment, episode, leases)
+        self._clock.enter(RolloutActivity.WORKING)
+        async with self._clock.limited(self._settings.timeout):
             answer = await self._run_agent(environment, episode)
         self._result.answer = None if answer.answer is None else well_formed(str(answer.answer))
         self._result.ending = answer.ending
-        self._clock.enter(RolloutActivity.SCORING)
-        with self._not_the_agents():
-            await self._score(environment, episode)
 
-    @contextlib.contextmanager
-    def _not_the_agents(self) -> Iterator[None]:
-        """In training, raise unexpected errors of the environment and the scorer as `EnvironmentFailed`.
+    async def _open(self, environment: Environment, episode: RolloutEpisode, leases: contextlib.AsyncExitStack) -> None:
+        """Open the environment and the MCP servers, and import the agent. This is not the agent's work."""
+        self._stage = Stage.OPENING
+        episode.question = await environment.open(self._task, self._machine.machine if self._machine else None)
+        self._stage = Stage.BUILDING
+        episode.instructions = environment.instructions
+        episode.add_tools(environment)
+        if self._settings.mcp is not None:
+            taken = [tool.name for tool in environment.tools()]
+            episode.add_tools(await leases.enter_async_context(McpTools.opened(self._settings.mcp, taken)))
+        if self._settings.agent is not None and not self._settings.isolated:  # it may read variables that are set later
+            with contextlib.suppress(Exception):  # reported when the agent is constructed
+                import_object(self._settings.agent)
 
-        The agent did not cause them, so the rollout is executed again. In other runs they are reported as they are.
+    async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
+        """Score the answer with the environment and, if it does not compute the score that counts, with the scorer.
+
+        A scorer that fails is asked again: the answer and the machine are still there, and most failures pass.
         """
-        try:
-            yield
-        except ParagentError:
-            raise
-        except Exception as error:
-            if not self._settings.requires_tokens:
-                raise
-            raise EnvironmentFailed(f"the environment or the scorer failed: {described(error)}") from error
+        self._clock.enter(RolloutActivity.SCORING)
+        self._stage = Stage.SCORING
+        for trial in range(1, SCORE_TRIES + 1):
+            try:
+                async with self._clock.limited(SCORE_TIMEOUT):
+                    await self._score_once(environment, episode)
+            except Exception as error:
+                verdict = await self._blame(error)
+                if verdict.kind != RolloutFailureKind.SCORING or trial == SCORE_TRIES:
+                    raise
+            else:
+                return
+            with waiting("scoring again", SCORE_PAUSE * trial):
+                await asyncio.sleep(SCORE_PAUSE * trial)
 
     async def _run_agent(self, environment: Environment, episode: RolloutEpisode) -> AgentResult:
         """Run the agent and return its result.
 
         Raises:
-            Exception: the agent failed; or, if the endpoint failed in a call before, that failure. If the environment failed
-                in a call of the gateway, or in training the endpoint, that failure, even if the agent has an answer.
+            Exception: the agent failed; or, if the last call of the model failed before, that failure. If the environment failed
+                in a call of the gateway, or the endpoint in a way that spoils every answer, that failure, even if the agent has
+                an answer.
         """
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -218,34 +239,43 @@ class _Execution:
                 raise failure
             return replace(result, ending=episode.ended) if episode.ended else result
         except Exception as error:
-            if (failure := episode.tool_failure or episode.endpoint_failure) is not None:
+            failure = episode.tool_failure or _endpoint_failure(episode)
+            if failure is not None:
                 if failure is error:
                     raise
                 raise failure from error
             if episode.refusal is None:
                 raise
-            ending = TURNS_USED_UP if isinstance(episode.refusal, TurnsUsedUp) else "context full"
+            ending = TURNS_USED_UP if isinstance(episode.refusal, TurnsUsedUp) else CONTEXT_FULL
             return AgentResult(episode.last_answer(), ending)
 
     def _spoiling_failure(self, episode: RolloutEpisode) -> Exception | None:
-        """Return the failure of the endpoint that makes the rollout useless for training: its reward would not be earned."""
-        return episode.endpoint_failure if self._settings.requires_tokens else None
+        """Return the failure of the last call of the model that makes an answer worthless: in training, where its reward would
+        not be earned, each failure of the endpoint; otherwise one that no rollout of the run can avoid, or that left the agent
+        without any reply."""
+        failure = _endpoint_failure(episode)
+        if failure is None or self._settings.requires_tokens:
+            return failure
+        return failure if not episode.turns or self._verdict_on(failure).is_fatal else None
 
     async def _run_new_agent(
         self, environment: Environment, episode: RolloutEpisode, stack: contextlib.AsyncExitStack
     ) -> AgentResult:
         """Run the agent: with `run_episode` if it has that method, else by one reply to the question."""
+        self._stage = Stage.CONSTRUCTING
         settings, name = self._settings, episode.model_name
         task = described_task(self._task, episode, settings.agent_metadata)
         address = None
         if settings.program is not None:
             address = await stack.enter_async_context(gateway_address(self._resources, episode))
             program = await self._new_program(settings.program, task, address)
+            self._stage = Stage.ACTING
             return await program.run_episode(episode)
         if settings.isolated and settings.agent is not None:
             address = await stack.enter_async_context(gateway_address(self._resources, episode))
             stack.enter_context(environment_variables(gateway_variables(address, name)))
         agent = _new_agent(settings, environment)
+        self._stage = Stage.ACTING
         if hasattr(agent, "run_episode"):
             return await _run_episode(agent, episode)
         if address is None and uses_gateway(agent):
@@ -270,8 +300,7 @@ class _Execution:
         machine = self._machine.machine if self._machine else None
         return ProgramAgent(settings, task, address, gateway.unix_path(address), machine)
 
-    async def _score(self, environment: Environment, episode: RolloutEpisode) -> None:
-        """Score the answer with the environment and, if it does not compute the score that counts, with the scorer."""
+    async def _score_once(self, environment: Environment, episode: RolloutEpisode) -> None:
         result, name = self._result, self._resources.scorer_name
         assert result.answer is not None
         scored = await score_answer(self._resources, environment, self._task, result.answer, episode.messages)
@@ -279,25 +308,27 @@ class _Execution:
         if scored.note:
             episode.steps.append({"kind": "score", "metric": name, "note": scored.note})
 
-    async def _cause_of(self, error: Exception) -> Exception:
-        """Return the cause of an error: the loss of the machine, if it is lost, otherwise the error itself."""
+    async def _blame(self, error: Exception) -> Verdict:
+        """Return whose failure an error is. If the machine is lost, that is the cause, whatever the code made of it."""
         if self._machine is not None:
             try:
                 await self._machine.confirm()
             except (LeaseLost, MachineFailed) as loss:
-                return loss
-        return error
+                return self._verdict_on(loss)
+        return self._verdict_on(error)
 
-    def _set_error(self, error: Exception) -> None:
-        if isinstance(error, TimeoutError) and not isinstance(error, LeaseTimeout) and self._clock.expired:
-            episode = self._active.episode
-            if episode is not None and (failure := self._spoiling_failure(episode)) is not None:
-                _set_failure(self._result, failure)  # the agent waited for an endpoint that had failed
-                return
-            self._result.status, self._result.kind = RolloutStatus.TIMED_OUT, "time limit"
-            self._result.error = f"worked longer than {self._settings.timeout:g} s"
-        else:
-            _set_failure(self._result, error)
+    def _verdict_on(self, error: Exception) -> Verdict:
+        episode = self._active.episode
+        limits = {Stage.SCORING: SCORE_TIMEOUT, Stage.OPENING: OPEN_TIMEOUT, Stage.BUILDING: OPEN_TIMEOUT}
+        circumstances = Circumstances(
+            stage=self._stage,
+            limit=limits.get(self._stage, self._settings.timeout),
+            expired=self._clock.expired,
+            unanswered=episode.unanswered if episode else 0.0,
+            endpoint_answered=self._resources.model.has_answered,
+            call_failure=episode.call_failure if episode else None,
+        )
+        return blame(error, circumstances)
 
     async def _finish(self) -> None:
         """Close the environment and copy usage, files and trajectory into the result."""
@@ -310,37 +341,22 @@ class _Execution:
             _copy_episode(self._result, episode)
 
 
-def _set_cancelled(result: RolloutResult) -> None:
-    result.status, result.kind, result.error = RolloutStatus.CANCELLED, CANCELLED_KIND, CANCELLED_ERROR
-    result.score, result.scores = None, {}
+def _copy_times(result: RolloutResult, clock: WorkClock) -> None:
+    result.seconds, result.waited, result.ended = clock.worked, clock.waited, time.time()
+    result.started, result.activity = clock.started, clock.packed_activity()
 
 
-def _set_failure(result: RolloutResult, error: BaseException) -> None:
-    """Set status, kind and message of a failed rollout."""
-    result.error = described(error)
-    result.status = RolloutStatus.INFRASTRUCTURE
-    if isinstance(error, TokensMissing):
-        result.kind = _TOKENS
-    elif isinstance(error, EndpointRefused | UsageError):
-        result.kind = _REFUSED
-    elif isinstance(error, EndpointDown):
-        result.kind = "endpoint"
-    elif isinstance(error, PoolFailed | PoolStopped):
-        result.kind = "pool"
-    elif isinstance(error, LeaseLost | LeaseTimeout | MachineFailed):
-        result.kind = "machine"
-    elif isinstance(error, InfrastructureError):
-        result.kind = "environment"
-    elif isinstance(error, ProgramFailed):
-        result.status, result.kind = RolloutStatus.FAILED, "exit code"
-    else:
-        result.status, result.kind = RolloutStatus.FAILED, type(error).__name__
-        result.error += "\n" + traceback_of(error, of_ours=True)[-_TRACEBACK_CHARACTERS:]
+def _endpoint_failure(episode: RolloutEpisode) -> Exception | None:
+    """Return the failure of the last call of the model, if the endpoint caused it and not the content of the request."""
+    failure = episode.call_failure
+    return failure if isinstance(failure, InfrastructureError | EndpointRefused) else None
 
 
 def _copy_episode(result: RolloutResult, episode: RolloutEpisode) -> None:
     result.turns, result.tool_calls, result.requests = episode.turns, episode.tool_calls, episode.requests
     result.cached_replies = episode.cached_replies
+    if result.ending == ANSWERED and episode.reply_was_cut:
+        result.ending = ANSWER_CUT
     usage = episode.usage
     result.prompt_tokens = None if usage is None else usage["prompt_tokens"]
     result.completion_tokens = None if usage is None else usage["completion_tokens"]
