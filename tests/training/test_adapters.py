@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "trainers"
 ATTEMPTS = 4
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(360)]
 
 
 @dataclass(slots=True)

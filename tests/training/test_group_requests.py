@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paragent.errors import ServiceStopped, UsageError
+from paragent.errors import ConfigError, ServiceStopped, UsageError
 from paragent.testing import OpenAIServer, Script
 from paragent.training import Groups, RolloutService
 from paragent.training.adapters.group_requests import GroupRequests, attempt_samples, question_of, split
@@ -61,12 +61,13 @@ async def test_a_service_that_ends_is_an_error_of_all_batches(service: RolloutSe
         await requests.run(questions("second"))
 
 
-async def test_a_version_is_published_once(service: RolloutService) -> None:
+async def test_a_version_that_could_not_be_published_is_published_later(service: RolloutService) -> None:
     requests = GroupRequests(service)
-    requests.publish(3)
-    service.published(4)
-    requests.publish(3)
-    assert service.status().version == 4
+    with pytest.raises(ConfigError):
+        requests.publish(-1)
+    for _ in range(2):
+        requests.publish(3)
+    assert (service.status().version, service.status().late_versions) == (3, 0)
 
 
 async def test_one_sequence_for_each_attempt(service: RolloutService) -> None:

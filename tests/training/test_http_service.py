@@ -7,6 +7,8 @@ import http.client
 import json
 import os
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from paragent import RolloutConfig
 from paragent.errors import AccessDenied, ConfigError, GroupNotOwed, ParagentError, TokensMissing, UsageError
 from paragent.testing import OpenAIServer, Script
 from paragent.testing.programs import alive
@@ -35,6 +38,12 @@ def server() -> Iterator[OpenAIServer]:
 @pytest.fixture
 def training(tmp_path: Path, server: OpenAIServer) -> Iterator[TrainingServer]:
     settings = config(tmp_path, engine="inline")
+    with RolloutService(settings, server.url, Groups(n=2)) as service, TrainingServer(service, token=TOKEN) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def serving(settings: RolloutConfig, server: OpenAIServer) -> Iterator[TrainingServer]:
     with RolloutService(settings, server.url, Groups(n=2)) as service, TrainingServer(service, token=TOKEN) as started:
         yield started
 
@@ -79,10 +88,151 @@ def test_a_new_trainer_gets_what_the_last_one_did_not_accept(training: TrainingS
     taken["a"].accept()
     second = RemoteRolloutService(training.url, TOKEN)
     assert [group.id for group in second.groups(timeout=60)] == ["b"]
-    with pytest.raises(GroupNotOwed, match="delivered again"):
-        taken["b"].accept()
+    replaced = [
+        taken["b"].accept,
+        lambda: first.next_group(timeout=60),
+        lambda: first.published(7),
+        first.pause,
+        first.resume,
+    ]
+    for call in replaced:
+        with pytest.raises(UsageError, match="another trainer has taken over"):
+            call()
+    status = second.status()
+    assert (status.accepted, status.delivered, status.version, status.paused) == (1, 1, 0, False)
+
+
+def test_a_replaced_trainer_cannot_accept_what_waits_for_the_new_one(training: TrainingServer) -> None:
+    first = RemoteRolloutService(training.url, TOKEN)
+    first.add([task("a"), task("b")])
+    taken = {group.id: group for group in first.groups(timeout=60)}
+    second = RemoteRolloutService(training.url, TOKEN)
+    got = [second.next_group(timeout=60)]
     with pytest.raises(UsageError, match="another trainer"):
-        first.next_group(timeout=60)
+        taken[({"a", "b"} - {one.id for one in got if one}).pop()].accept()
+    got.append(second.next_group(timeout=60))
+    assert sorted(one.id for one in got if one) == ["a", "b"]
+
+
+def test_only_deliveries_that_were_made_are_accepted(tmp_path: Path, server: OpenAIServer) -> None:
+    """Also by a service that was started again, which delivers the group again if the trainer does not accept it."""
+    accept = {"consumer": "me", "group": "a"}
+    ask = {"consumer": "me", "request": 1, "wait": 30}
+    settings = config(tmp_path, engine="inline")
+    with serving(settings, server) as training:
+        RemoteRolloutService(training.url, TOKEN).add([task("a"), task("b")])
+        for delivery in ("", "delivery-that-never-existed"):
+            wait_until(lambda: request(training, "GET", "/v1/status")[1]["finished"] == 2)
+            status, _ = request(training, "POST", "/v1/accept", accept | {"delivery": delivery})
+            assert status == 409
+        first = {
+            one["id"]: one["delivery"]
+            for one in request(training, "POST", "/v1/groups", ask | {"limit": 2})[1]["groups"]
+        }
+        assert sorted(first) == ["a", "b"]
+    with serving(settings, server) as training:
+        assert request(training, "POST", "/v1/accept", accept | {"delivery": first["b"]})[0] == 409
+        assert request(training, "POST", "/v1/accept", accept | {"delivery": first["a"]})[0] == 200
+        assert [one["id"] for one in request(training, "POST", "/v1/groups", ask)[1]["groups"]] == ["b"]
+        accept = {"consumer": "me", "group": "b", "delivery": first["b"]}
+        assert request(training, "POST", "/v1/accept", accept)[0] == 409, "it was delivered again"
+
+
+def test_a_trainer_stays_replaced_when_the_service_is_started_again(tmp_path: Path, server: OpenAIServer) -> None:
+    settings = config(tmp_path, engine="inline")
+    with serving(settings, server) as training:
+        for name in ("old", "new"):
+            assert request(training, "POST", "/v1/groups", {"consumer": name, "request": 1})[0] == 200
+    with serving(settings, server) as training:
+        for number, name in enumerate(("new", "old", "new")):
+            status, answer = request(training, "POST", "/v1/groups", {"consumer": name, "request": number})
+            assert (status, "another trainer" in str(answer)) == ((400, True) if name == "old" else (200, False))
+
+
+def test_a_late_request_of_a_trainer_is_ignored(training: TrainingServer) -> None:
+    def change(path: str, number: int, **body: Any) -> None:
+        body |= {"consumer": "me", "request": number}
+        assert request(training, "POST", path, body)[0] == 200
+
+    def status() -> dict[str, Any]:
+        answer: dict[str, Any] = request(training, "GET", "/v1/status")[1]
+        return answer
+
+    change("/v1/version", 1, version=1)
+    change("/v1/pause", 2)
+    change("/v1/version", 3, version=2)
+    change("/v1/resume", 4)
+    change("/v1/version", 1, version=1)
+    change("/v1/pause", 2)
+    assert (status()["version"], status()["paused"]) == (2, False)
+    change("/v1/version", 5, version=1)
+    assert status()["version"] == 1, "a trainer may go back to an earlier checkpoint"
+
+
+def test_a_repeated_version_does_not_let_more_groups_start(tmp_path: Path, server: OpenAIServer) -> None:
+    with (
+        RolloutService(config(tmp_path, engine="inline"), server.url, Groups(n=1), 0, 2) as service,
+        TrainingServer(service, token=TOKEN) as training,
+    ):
+        trainer = RemoteRolloutService(training.url, TOKEN)
+        trainer.published(1)
+        trainer.add([task(f"t{number}") for number in range(4)])
+        taken = [trainer.next_group(timeout=60), trainer.next_group(timeout=60)]
+        trainer.published(1)
+        with pytest.raises(TimeoutError):
+            trainer.next_group(timeout=0.3)
+        assert trainer.status().waits_for.startswith("published()")
+        trainer.published(2)
+        taken += [trainer.next_group(timeout=60), trainer.next_group(timeout=60)]
+        assert [one.staleness for one in taken if one] == [0, 0, 0, 0]
+        assert trainer.status().late_versions == 0
+
+
+def test_a_version_that_cannot_be_stored_is_rejected(tmp_path: Path, server: OpenAIServer) -> None:
+    settings = config(tmp_path, engine="inline")
+    with serving(settings, server) as training:
+        trainer = RemoteRolloutService(training.url, TOKEN)
+        with pytest.raises(ParagentError, match=r"at most 2\*\*63 - 1"):
+            trainer.published(2**63)
+        trainer.published(2**63 - 1)
+        trainer.add([task("a")])
+        [group] = trainer.groups(timeout=60)
+        group.accept()
+    with serving(settings, server) as training:
+        assert RemoteRolloutService(training.url, TOKEN).status().version == 2**63 - 1
+    with pytest.raises(ConfigError, match=r"at most 2\*\*63 - 1"):
+        RolloutService(settings, server.url, version=2**63)
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")]])
+def test_tasks_that_cannot_be_sent_are_rejected(training: TrainingServer, value: Any) -> None:
+    trainer = RemoteRolloutService(training.url, TOKEN)
+    with pytest.raises(ParagentError, match="JSON"):
+        trainer.add([{"id": "a", "question": "what?", "answer": "42", "hint": value}])
+    assert trainer.status().waiting == 0
+
+
+def test_a_group_that_cannot_be_sent_stays_owed(tmp_path: Path, server: OpenAIServer) -> None:
+    settings = config(tmp_path, engine="inline")
+    with serving(settings, server) as training:
+        RemoteRolloutService(training.url, TOKEN).add([task("a"), task("b")])
+        wait_until(lambda: request(training, "GET", "/v1/status")[1]["finished"] == 2)
+    body = '{"id": "b", "question": "what?", "answer": "42", "metadata": {"x": NaN}}'
+    with contextlib.closing(sqlite3.connect(tmp_path / "results/run/journal.sqlite")) as journal, journal:
+        journal.execute("UPDATE tasks SET body = ? WHERE id = 'b'", [body])
+    with serving(settings, server) as training:
+        for number in range(2):
+            trainer = RemoteRolloutService(training.url, TOKEN)
+            group = trainer.next_group(timeout=60)
+            assert group is not None
+            for _ in range(2):
+                with pytest.raises(UsageError, match=r"the group 'b' cannot be delivered: .*JSON"):
+                    trainer.next_group(timeout=60)
+            status = trainer.status()
+            assert (group.id, status.finished, status.delivered) == ("a", 1, 1), number
+        limited = {"consumer": "another", "request": 1, "limit": 5, "wait": 30}
+        code, answer = request(training, "POST", "/v1/groups", limited)
+        assert (code, [one["id"] for one in answer["groups"]], answer["more"]) == (200, ["a"], True)
 
 
 def test_a_generator_is_sent_as_far_as_the_service_has_room(training: TrainingServer) -> None:
@@ -110,10 +260,10 @@ def test_repeated_requests_have_no_second_effect(training: TrainingServer) -> No
     status, other = request(training, "POST", "/v1/groups", {**ask, "request": 2})
     assert (other["groups"], other["more"]) == ([], False)
     [group] = first["groups"]
-    accept = {"group": "a", "delivery": group["delivery"]}
+    accept = {"consumer": "me", "group": "a", "delivery": group["delivery"]}
     for _ in range(2):
         assert request(training, "POST", "/v1/accept", accept) == (200, {"accepted": True})
-    status, problem = request(training, "POST", "/v1/accept", {"group": "a", "delivery": "guessed"})
+    status, problem = request(training, "POST", "/v1/accept", accept | {"delivery": "guessed"})
     assert (status, problem["error"]["type"]) == (409, "GroupNotOwed")
 
 
@@ -127,10 +277,17 @@ WRONG: list[tuple[str, Any]] = [
     ("/v1/groups", {"consumer": "me"}),
     ("/v1/groups", {"consumer": "me", "request": 1, "wait": 1e9}),
     ("/v1/groups", {"consumer": "me", "request": 1, "wait": "long"}),
-    ("/v1/accept", {"group": 1, "delivery": ""}),
-    ("/v1/version", {"version": "1"}),
-    ("/v1/version", {"version": -1}),
-    ("/v1/pause", {"wait": True}),
+    ("/v1/groups", {"consumer": "", "request": 1}),
+    ("/v1/groups", {"consumer": "x" * 201, "request": 1}),
+    ("/v1/accept", {"consumer": "me", "group": 1, "delivery": ""}),
+    ("/v1/accept", {"group": "a", "delivery": "b"}),
+    ("/v1/version", {"consumer": "me", "request": 1, "version": "1"}),
+    ("/v1/version", {"consumer": "me", "request": 1, "version": -1}),
+    ("/v1/version", {"consumer": "me", "request": 1, "version": 2**63}),
+    ("/v1/version", {"version": 1}),
+    ("/v1/pause", {"consumer": "me", "request": 1, "wait": True}),
+    ("/v1/pause", {"wait": 1}),
+    ("/v1/resume", {}),
 ]
 
 
@@ -150,6 +307,15 @@ def test_nothing_is_answered_without_the_token(training: TrainingServer) -> None
             assert (status, problem["error"]["type"]) == (401, "AccessDenied")
     with pytest.raises(AccessDenied):
         RemoteRolloutService(training.url, "wrong-but-long-enough").status()
+
+
+def test_unfinished_requests_of_others_do_not_keep_the_trainer_out(training: TrainingServer) -> None:
+    refused = b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
+    with contextlib.ExitStack() as opened:
+        for sent in (b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\n", refused) * 200:
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", training.port), timeout=10))
+            one.sendall(sent)
+        assert request(training, "GET", "/v1/status")[0] == 200
 
 
 def test_a_body_that_is_too_large_is_rejected(training: TrainingServer, monkeypatch: pytest.MonkeyPatch) -> None:

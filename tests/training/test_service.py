@@ -22,7 +22,7 @@ from paragent.errors import (
     TokensMissing,
     UsageError,
 )
-from paragent.rollout import failure_policy
+from paragent.rollout import blame
 from paragent.runners.retry import RetryPolicy
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.toy_tokens import decode, logprob_of
@@ -40,7 +40,7 @@ def server() -> Iterator[OpenAIServer]:
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "RETRIES", RetryPolicy(pause=0.01))
-    assert failure_policy.RETRIES.pause > 0, "other sessions are not changed"
+    assert blame.RETRIES.pause > 0, "other sessions are not changed"
 
 
 def open_service(folder: Path, server: OpenAIServer, n: int = 2, **settings: Any) -> RolloutService:
@@ -161,11 +161,22 @@ def test_unexpected_errors_of_the_environment_are_replayed(tmp_path: Path, serve
     assert group.rewards == [1.0, 1.0]
 
 
-def test_unexpected_errors_of_the_scorer_are_replayed(tmp_path: Path, server: OpenAIServer) -> None:
+def test_a_request_that_hangs_is_never_reward_0(tmp_path: Path) -> None:
+    with (
+        OpenAIServer(Script(default="42", faults=[Fault(hangs=True, first=2, last=3)])) as server,
+        open_service(tmp_path, server, timeout=1.0) as service,
+    ):
+        service.add([task("a")])
+        [group] = service.groups(timeout=60)
+        assert service.status().replays >= 1
+    assert (group.rewards, group.failures) == ([1.0, 1.0], [])
+
+
+def test_a_scorer_that_fails_is_asked_again_and_the_agent_is_not(tmp_path: Path, server: OpenAIServer) -> None:
     with open_service(tmp_path, server, n=1) as service:
         service.add([task("a", unscored=str(tmp_path / "unscored"))])
         [group] = service.groups(timeout=60)
-        assert service.status().replays == 1
+        assert service.status().replays == 0
     assert group.rewards == [1.0]
 
 

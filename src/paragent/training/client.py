@@ -315,8 +315,9 @@ def _unpack(kind: str, text: str) -> list[Any]:
 class RemoteRolloutService:
     """The interface of `RolloutService` for a service at another address. May be used by several threads.
 
-    A new object gets all groups that were delivered and not accepted again, so a trainer that was killed and started again
-    misses none. While it is in use, no other trainer should use the service.
+    A new object that asks for groups takes over: it gets all groups again that were delivered and not accepted, so a trainer
+    that was killed and started again misses none. All calls of the object that it replaced, except `status` and `add`, raise
+    `UsageError` from then on, also after a restart of the service.
 
     Args:
         url: the address that `paragent training serve` printed.
@@ -390,8 +391,7 @@ class RemoteRolloutService:
             while True:
                 self._check()
                 left = _WAIT if deadline is None else max(0.0, min(_WAIT, deadline - time.monotonic()))
-                request = {"consumer": self._consumer, "request": next(self._numbers), "limit": 1, "wait": left}
-                answer = self._call("POST", "/v1/groups", request, left)
+                answer = self._change("/v1/groups", {"limit": 1, "wait": left}, left)
                 group = self._new_group(answer["groups"])
                 if group is not None:
                     return group
@@ -411,11 +411,15 @@ class RemoteRolloutService:
         return None
 
     def _accept(self, group: Group) -> None:
-        self._call("POST", "/v1/accept", {"group": group.id, "delivery": group.delivery})
+        self._call("POST", "/v1/accept", {"consumer": self._consumer, "group": group.id, "delivery": group.delivery})
 
     def published(self, version: int) -> None:
-        """Say that the endpoint samples with this version of the policy from now on."""
-        self._call("POST", "/v1/version", {"version": version})
+        """Say that the endpoint samples with this version of the policy from now on.
+
+        Raises:
+            UsageError: the version is not an integer from 0 to 2**63 - 1, or another trainer has taken over.
+        """
+        self._change("/v1/version", {"version": version})
 
     def pause(self, timeout: float = 600.0) -> None:
         """Send no requests to the endpoint; return when none is in flight.
@@ -426,14 +430,14 @@ class RemoteRolloutService:
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, min(_WAIT, deadline - time.monotonic()))
-            if not self._call("POST", "/v1/pause", {"wait": left}, left)["in_flight"]:
+            if not self._change("/v1/pause", {"wait": left}, left)["in_flight"]:
                 return
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"requests were still in flight {timeout:g} s after the pause began")
 
     def resume(self) -> None:
         """Send requests again."""
-        self._call("POST", "/v1/resume", {})
+        self._change("/v1/resume", {})
 
     def status(self) -> ServiceStatus:
         """Return what the service is doing."""
@@ -460,6 +464,10 @@ class RemoteRolloutService:
             while not self._call("POST", "/v1/tasks", batch, _WAIT)["stored"]:
                 if self._closed.is_set():
                     return
+
+    def _change(self, path: str, body: dict[str, Any], wait: float = 0.0) -> Any:
+        """Send a request with the name of this trainer and a number, by which the service recognises late and repeated ones."""
+        return self._call("POST", path, {"consumer": self._consumer, "request": next(self._numbers), **body}, wait)
 
     def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
         """Send a request, again if the connection breaks: the service answers a repeated request without a second effect."""

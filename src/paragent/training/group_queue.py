@@ -10,10 +10,11 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from paragent._internal.ids import new_id
-from paragent.errors import GroupNotOwed, ParagentError, ServiceStopped
+from paragent._internal.tracebacks import described
+from paragent.errors import GroupNotOwed, ParagentError, ServiceStopped, UsageError
 from paragent.store import AttemptResult, GroupState, GroupStore, PendingRollout, RolloutStatus, StoredGroup
 from paragent.training.client import Group
 from paragent.training.groups import Groups, Partial, build_samples, has_reward
@@ -32,6 +33,9 @@ __all__ = ["MOST_WAITING", "GroupQueue"]
 
 MOST_WAITING = 1000
 """Tasks that wait before `add` blocks."""
+_MOST_TRAINERS = 1000
+"""Trainers that are remembered, the last one and those that it replaced."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class GroupQueue:
     def __init__(self, groups: Groups, max_staleness: int, groups_per_version: int, failures: ReplayPolicy) -> None:
         self._groups, self._limits = groups, (max_staleness, groups_per_version)
         self._policy = failures
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # with a reentrant lock
         """Protects all of the following; notified after each change."""
         self._store: GroupStore
         self._reader: GroupStore
@@ -69,6 +73,8 @@ class GroupQueue:
         self._open: dict[str, _OpenGroup] = {}
         self._finished: dict[str, StoredGroup] = {}
         """Groups to deliver, in the order in which they finished."""
+        self._building: dict[str, StoredGroup] = {}
+        """Groups that are read from the journal for a delivery."""
         self._delivered: dict[str, tuple[StoredGroup, str]] = {}
         """Groups that the trainer has, each with the id of its delivery."""
         self._waiting = self._accepted = self._dropped = 0
@@ -77,6 +83,8 @@ class GroupQueue:
         self._used = False
         """Whether tasks were added to this run."""
         self._rate_limit: RateLimitServer | None = None
+        self._publishing = threading.Lock()
+        """Lets one version be published at a time; acquired before the other lock."""
         self._paused = False
         self._late_versions = 0
         self._ended: ParagentError | None = None
@@ -128,7 +136,7 @@ class GroupQueue:
     def total(self) -> int:
         """The number of rollouts of all groups so far."""
         with self._changed:
-            groups = self._waiting + len(self._open) + len(self._finished) + len(self._delivered)
+            groups = self._waiting + len(self._open) + self._undelivered + len(self._delivered)
             return (groups + self._accepted + self._dropped) * self._groups.n
 
     def opened(self, rate_limit: RateLimitServer | None) -> None:
@@ -232,43 +240,77 @@ class GroupQueue:
             self._sources -= 1
             self._changed.notify_all()
 
-    def take(self, timeout: float | None) -> Group | None:
+    def take(self, timeout: float | None, encode: Callable[[Group], T]) -> T | None:
         """Return the next group; None if all tasks that were added are delivered.
+
+        Args:
+            timeout: how many seconds to wait for it.
+            encode: turns the group into what is returned. The group counts as delivered only when this has returned.
 
         Raises:
             TimeoutError: there was none for `timeout` seconds.
+            UsageError: the group cannot be built or encoded; it stays owed.
             ParagentError: the service has ended; the groups that had finished were delivered.
         """
+        while True:
+            with self._changed:
+                if not self._wait(lambda: self._next_delivery() is not None or not self._owes_more, timeout):
+                    raise TimeoutError(
+                        f"no group finished within {timeout:g} s; status() says what the service waits for"
+                    )
+                task = self._next_delivery()
+                if task is None:
+                    return None
+                stored = self._building[task] = self._finished.pop(task)
+                version = self._pacing.version
+            try:
+                delivery = new_id("delivery")
+                encoded = encode(self._build(stored, delivery, version))
+                if self._deliver(task, delivery):
+                    return encoded
+            except Exception as error:
+                if isinstance(error, ParagentError):
+                    self.end(error)
+                    raise
+                raise UsageError(f"the group {task!r} cannot be delivered: {described(error)}") from error
+            finally:
+                self._put_back(task)
+
+    def _deliver(self, task: str, delivery: str) -> bool:
+        """Count a delivery; return False if the group was accepted meanwhile, by an earlier delivery."""
         with self._changed:
-            if not self._wait(lambda: self._next_delivery() is not None or not self._owes_more, timeout):
-                raise TimeoutError(f"no group finished within {timeout:g} s; status() says what the service waits for")
-            task = self._next_delivery()
-            if task is None:
-                return None
-            stored = self._finished.pop(task)
-            delivery = new_id("delivery")
+            if task not in self._building:
+                return False
+            self._store.deliver(task, delivery)
+            self._delivered[task] = (self._building.pop(task), delivery)
             self._pacing.deliver(task)
-            self._delivered[task] = (stored, delivery)
-            version = self._pacing.version
             self._changed.notify_all()
         self.wake()
-        return self._build(stored, delivery, version)
+        return True
+
+    def _put_back(self, task: str) -> None:
+        """Make a group that was not delivered the next one again."""
+        with self._changed:
+            if (stored := self._building.pop(task, None)) is not None:
+                self._finished = {task: stored} | self._finished
+                self._changed.notify_all()
 
     def _next_delivery(self) -> str | None:
         return self._pacing.next_delivery(self._finished)
 
     @property
+    def _undelivered(self) -> int:
+        """How many groups have finished and are not delivered."""
+        return len(self._finished) + len(self._building)
+
+    @property
     def _owes_more(self) -> bool:
         """Whether groups will come: also before the first task was added."""
-        return bool(not self._used or self._sources or self._waiting or self._open or self._finished)
+        return bool(not self._used or self._sources or self._waiting or self._open or self._undelivered)
 
     def _build(self, stored: StoredGroup, delivery: str, version: int) -> Group:
-        try:
-            with self._reading:
-                samples, attempts, rewards, failures = build_samples(self._reader, stored.task, self._groups)
-        except ParagentError as error:
-            self.end(error)
-            raise
+        with self._reading:
+            samples, attempts, rewards, failures = build_samples(self._reader, stored.task, self._groups)
         task = asdict(stored.task)
         return Group(stored.task.id, task, samples, attempts, rewards, failures, version, delivery, self._accept_group)
 
@@ -278,7 +320,7 @@ class GroupQueue:
     def accept(self, task: str, delivery: str) -> None:
         """Accept a delivered group, durably. Accepting the same delivery again changes nothing.
 
-        A delivery of an earlier process, or of before `redeliver`, is accepted too, unless the group was delivered again since.
+        The last delivery of a group can be accepted, also if it was made by an earlier process or before `redeliver`.
 
         Raises:
             GroupNotOwed: this delivery is not owed.
@@ -290,19 +332,47 @@ class GroupQueue:
             known = self._delivered.get(task)
             if known is not None and known[1] != delivery:
                 raise GroupNotOwed(f"the group {task!r} was delivered again; accept its last delivery")
-            delivered_before = known is None and task in self._finished
+            delivered_before = task in self._finished or task in self._building
             owed = known is not None or delivered_before
             accepted = owed and self._store.accept(task, delivery, self._pacing.version)
             if not accepted and not self._store.is_accepted(task, delivery):
                 raise GroupNotOwed(
-                    f"the group {task!r} cannot be accepted: it does not exist, is not delivered or was accepted before"
+                    f"the group {task!r} cannot be accepted: it does not exist, this is not its last delivery, or it was "
+                    "accepted before"
                 )
-            if delivered_before:
-                del self._finished[task]
+            if accepted and delivered_before:
+                self._finished.pop(task, None)
+                self._building.pop(task, None)
                 self._pacing.deliver(task)
             self._delivered.pop(task, None)
             self._accepted += accepted
             self._changed.notify_all()
+
+    def take_over(self, trainer: str) -> None:
+        """Put a trainer in charge, durably, and deliver to it all groups that are not accepted; nothing if it is in charge.
+
+        Raises:
+            UsageError: another trainer has replaced it.
+        """
+        with self._changed:
+            self.check_trainer(trainer)
+            trainers = self._store.trainers()
+            if trainers and trainers[-1] == trainer:
+                return
+            self._store.set_trainers([*trainers, trainer][-_MOST_TRAINERS:])
+            self.redeliver()
+
+    def check_trainer(self, trainer: str) -> None:
+        """Check that no other trainer has replaced this one, also in an earlier process.
+
+        Raises:
+            UsageError: one has.
+        """
+        with self._changed:
+            if trainer in self._store.trainers()[:-1]:
+                raise UsageError(
+                    "another trainer has taken over the groups of this service; only one can use it at a time"
+                )
 
     def redeliver(self) -> int:
         """Deliver all groups again that are not accepted; return their number."""
@@ -315,18 +385,24 @@ class GroupQueue:
         return len(again)
 
     def publish(self, version: int) -> None:
-        """Record a new version of the policy and tell the workers, before rollouts of it are admitted."""
-        with self._changed:
-            self._check()
-            rate_limit = self._rate_limit
-        if rate_limit is not None:  # without the lock: it waits for workers, which may run in the thread of the session
-            rate_limit.publish(version)
-        with self._changed:
-            self._check()
-            self._store.set_version(version)
-            if not self._pacing.publish(version):
-                self._late_versions += 1
-            self._changed.notify_all()
+        """Record a new version of the policy and tell the workers, before rollouts of it are admitted.
+
+        The current version changes nothing.
+        """
+        with self._publishing:
+            with self._changed:
+                self._check()
+                if version == self._pacing.version:
+                    return
+                rate_limit = self._rate_limit
+            if rate_limit is not None:  # without the lock: it waits for workers, which may run in the session's thread
+                rate_limit.publish(version)
+            with self._changed:
+                self._check()
+                self._store.set_version(version)
+                if not self._pacing.publish(version):
+                    self._late_versions += 1
+                self._changed.notify_all()
         self.wake()
 
     def pause(self, timeout: float) -> None:
@@ -371,7 +447,7 @@ class GroupQueue:
                 "version": self._pacing.version,
                 "waiting": self._waiting,
                 "under_way": len(self._open),
-                "finished": len(self._finished),
+                "finished": self._undelivered,
                 "delivered": len(self._delivered),
                 "accepted": self._accepted,
                 "dropped": self._dropped,

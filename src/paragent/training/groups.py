@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import well_formed_data
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from paragent.store import GroupStore
 
 __all__ = ["Endpoint", "Groups", "Partial", "build_samples", "epochs", "has_reward", "partial", "read_tasks"]
-
-_WITHOUT_REWARD = (RolloutStatus.INFRASTRUCTURE, RolloutStatus.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +89,15 @@ def read_tasks(tasks: Iterable[Any]) -> list[BenchmarkTask]:
     A dictionary without an id gets a digest of its content as its id.
 
     Raises:
-        BadData: one of them is not a task.
+        BadData: one of them is not a task, or has values that JSON does not have.
     """
     read: list[BenchmarkTask] = []
     problems: list[tuple[int, str]] = []
     for position, task in enumerate(tasks, 1):
         try:
-            read.append(task if isinstance(task, BenchmarkTask) else read_task(well_formed_data(task), _digest(task)))
+            found = task if isinstance(task, BenchmarkTask) else read_task(well_formed_data(task), _digest(task))
+            json.dumps(asdict(found), allow_nan=False)  # groups are sent as JSON
+            read.append(found)
         except (TypeError, ValueError) as error:
             problems.append((position, str(error)))
     if problems:
@@ -120,8 +120,8 @@ def epochs(tasks: Iterable[Any], number: int | None = None) -> Iterator[Benchmar
 
 
 def has_reward(result: AttemptResult) -> bool:
-    """Return whether a result counts for training: it is neither an infrastructure failure nor cancelled."""
-    return result.status not in _WITHOUT_REWARD
+    """Return whether a result counts for training: it says something about the agent."""
+    return result.status.measured
 
 
 def build_samples(

@@ -1,7 +1,8 @@
 """`TrainingServer`: a `RolloutService` over HTTP, for trainers in other images. `client.py` has the client.
 
 Each request may be repeated without a second effect: tasks are stored once by their ids, a delivery is accepted once, and a
-request for groups that has the number of the last one gets the same groups.
+request for groups that has the number of the last one gets the same groups. Of the other changing requests, one that arrives
+after a later one of the same trainer is ignored. Trainers that were replaced are refused.
 """
 
 from __future__ import annotations
@@ -9,13 +10,10 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import socket
 import threading
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
@@ -28,14 +26,14 @@ from paragent.errors import (
     GroupNotOwed,
     ParagentError,
     PauseTimeout,
-    ServerLost,
     ServiceStopped,
     UsageError,
 )
-from paragent.training.client import group_to_json
+from paragent.training.client import Group, group_to_json
+from paragent.transport.http_server import CLOSE, HttpServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
 
@@ -48,10 +46,11 @@ _LARGEST_BODY = 64 << 20
 _MOST_TASKS = 1000
 _MOST_GROUPS = 64
 _LONGEST_WAIT = 60.0
+_LONGEST_NAME = 200
+"""Characters of the name of a trainer, which is kept in the journal."""
 _SHORTEST_TOKEN = 16
-_START_TIMEOUT = 10.0
-_STOP_TIMEOUT = 10.0
-_STATUSES = {AccessDenied: 401, GroupNotOwed: 409, ServiceStopped: 410, UsageError: 400, TimeoutError: 504}
+_JSON = "application/json"
+_STATUSES = {GroupNotOwed: 409, ServiceStopped: 410, UsageError: 400, TimeoutError: 504}
 """The HTTP status of each class of error; the first that matches."""
 
 
@@ -79,54 +78,26 @@ class TrainingServer:
                 f"the token must have at least {_SHORTEST_TOKEN} characters; without --token it is random"
             )
         self._api = _Api(service)
-        self._host, self.port = host, port
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
+        self._server = HttpServer(self._app, host, port, "the training server")
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.port
 
     @property
     def url(self) -> str:
         """The address for clients."""
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self._host, self._host)  # noqa: S104 - recognised, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return self._server.address
 
     def __enter__(self) -> Self:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            listener = socket.create_server((self._host, self.port), family=family)
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {self._host} port {self.port}: {error.strerror}; choose another --port or --host"
-            ) from error
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app(),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
-        self._server = server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=server.run, args=([listener],), name="paragent-training-http", daemon=True
-        )
-        self._thread.start()
-        deadline = time.monotonic() + _START_TIMEOUT
-        while not server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if not server.started:
-            self.__exit__()
-            raise ServerLost(f"the training server did not start within {_START_TIMEOUT:g} s")
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._server is not None
-        assert self._thread is not None
-        self._server.should_exit = True
-        self._thread.join(_STOP_TIMEOUT)
+        self._server.__exit__()
 
-    def _app(self) -> Starlette:
+    def _app(self, _: int) -> Starlette:
         changing: dict[str, Callable[[dict[str, Any]], Any]] = {
             "/v1/tasks": self._api.add_tasks,
             "/v1/groups": self._api.next_groups,
@@ -143,7 +114,10 @@ class TrainingServer:
             try:
                 self._check_token(request)
                 body = await _read_body(request) if request.method == "POST" else {}
-                return JSONResponse(await run_in_threadpool(answer, body))
+                content = await run_in_threadpool(answer, body)
+                return Response(content if isinstance(content, bytes) else _encode(content), media_type=_JSON)
+            except AccessDenied as error:
+                return _problem(error, str(error), 401, CLOSE)
             except (ParagentError, TimeoutError) as error:
                 status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 500)
                 return _problem(error, str(error), status)
@@ -158,8 +132,13 @@ class TrainingServer:
             raise AccessDenied("the token is wrong or missing: send `Authorization: Bearer TOKEN`")
 
 
-def _problem(error: BaseException, message: str, status: int) -> Response:
-    return JSONResponse({"error": {"type": type(error).__name__, "message": message}}, status)
+def _problem(error: BaseException, message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"type": type(error).__name__, "message": message}}, status, headers)
+
+
+def _encode(value: Any) -> bytes:
+    """Return a value as JSON; raise ValueError or TypeError if it cannot be written."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
@@ -191,10 +170,12 @@ class _Api:
         """Protects the following, and lets one request take groups at a time."""
         self._consumer: str | None = None
         """The trainer that took groups last."""
-        self._replaced: set[str] = set()
-        """Trainers that another one has replaced."""
-        self._answered: tuple[int, dict[str, Any]] | None = None
+        self._answered: tuple[int, bytes] | None = None
         """The number of the last request for groups, and its answer."""
+        self._changing = threading.Lock()
+        """Lets one trainer change something at a time, so that one that is being replaced does so before or not at all."""
+        self._numbers: dict[tuple[str, str], int] = {}
+        """The numbers of the last requests of each trainer: of `version`, and of `pause` and `resume`."""
 
     def add_tasks(self, body: dict[str, Any]) -> dict[str, Any]:
         tasks = _value(body, "tasks", list)
@@ -202,58 +183,102 @@ class _Api:
             raise UsageError(f"send at most {_MOST_TASKS:,} tasks in one request, not {len(tasks):,}")
         return {"stored": self._service.store_tasks(tasks, _wait(body))}
 
-    def next_groups(self, body: dict[str, Any]) -> dict[str, Any]:
-        consumer, number = _value(body, "consumer", str), _value(body, "request", int)
+    def next_groups(self, body: dict[str, Any]) -> bytes:
+        consumer, number = _consumer(body), _value(body, "request", int)
         with self._taking:
-            if consumer in self._replaced:
-                raise UsageError(
-                    "another trainer has taken over the groups of this service; only one can use it at a time"
-                )
+            with self._changing:
+                self._service.take_over(consumer)
             if consumer != self._consumer:
-                if self._consumer is not None:
-                    self._replaced.add(self._consumer)
                 self._consumer, self._answered = consumer, None
-                self._service.redeliver()
             if self._answered is not None and self._answered[0] == number:
                 return self._answered[1]
             answer = self._take(min(_value(body, "limit", int, 1), _MOST_GROUPS), _wait(body))
             self._answered = (number, answer)
             return answer
 
-    def _take(self, limit: int, wait: float) -> dict[str, Any]:
+    def _take(self, limit: int, wait: float) -> bytes:
         """Wait for a group, and take further ones that have finished."""
-        groups: list[dict[str, Any]] = []
+        groups: list[bytes] = []
+        more = True
         try:
             for _ in range(max(1, limit)):
-                group = self._service.next_group(0.0 if groups else wait)
+                group = self._service.next_encoded_group(0.0 if groups else wait, _encode_group)
                 if group is None:
-                    return {"groups": groups, "more": bool(groups)}
-                groups.append(group_to_json(group))
+                    more = bool(groups)
+                    break
+                groups.append(group)
         except TimeoutError:
             pass
-        return {"groups": groups, "more": True}
+        except ParagentError:
+            if not groups:  # else they are delivered, and the next request gets the error
+                raise
+        return b'{"groups":[%s],"more":%s}' % (b",".join(groups), _encode(more))
 
     def accept(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._service.accept(_value(body, "group", str), _value(body, "delivery", str))
+        consumer, group, delivery = _consumer(body), _value(body, "group", str), _value(body, "delivery", str)
+        with self._changing:
+            self._service.check_trainer(consumer)
+            self._service.accept(group, delivery)
         return {"accepted": True}
 
     def publish(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._service.published(_value(body, "version", int))
-        return {"version": body["version"]}
+        version = _value(body, "version", int)
+        with self._changing:
+            if self._is_current(body, "version"):
+                self._service.published(version)
+                self._set_current(body, "version")
+        return {"version": version}
 
     def pause(self, body: dict[str, Any]) -> dict[str, Any]:
+        seconds = _wait(body)
+        with self._changing:
+            if not self._is_current(body, "pause"):
+                return {"in_flight": False}
+            self._set_current(body, "pause")
         try:
-            self._service.pause(_wait(body))
+            self._service.pause(seconds)
         except PauseTimeout:
             return {"in_flight": True}
         return {"in_flight": False}
 
-    def resume(self, _: dict[str, Any]) -> dict[str, Any]:
-        self._service.resume()
+    def resume(self, body: dict[str, Any]) -> dict[str, Any]:
+        with self._changing:
+            if self._is_current(body, "pause"):
+                self._service.resume()
+                self._set_current(body, "pause")
         return {}
+
+    def _is_current(self, body: dict[str, Any], kind: str) -> bool:
+        """Return whether no later request of this kind by the same trainer has come before.
+
+        Raises:
+            UsageError: another trainer has replaced this one.
+        """
+        consumer, number = _consumer(body), int(_value(body, "request", int))
+        self._service.check_trainer(consumer)
+        return number >= self._numbers.get((kind, consumer), number)
+
+    def _set_current(self, body: dict[str, Any], kind: str) -> None:
+        self._numbers[kind, body["consumer"]] = body["request"]
 
     def status(self, _: dict[str, Any]) -> dict[str, Any]:
         return asdict(self._service.status())
+
+
+def _encode_group(group: Group) -> bytes:
+    return _encode(group_to_json(group))
+
+
+def _consumer(body: dict[str, Any]) -> str:
+    """Return which trainer sent a request.
+
+    Raises:
+        UsageError: the body does not say it.
+    """
+    consumer: str = _value(body, "consumer", str)
+    if not 0 < len(consumer) <= _LONGEST_NAME:
+        raise UsageError(f"`consumer` must have 1 to {_LONGEST_NAME} characters")
+    return consumer
 
 
 def _value(body: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:

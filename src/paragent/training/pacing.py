@@ -69,8 +69,11 @@ class Pacing:
     def publish(self, version: int) -> bool:
         """Count a new version; return whether all groups can still be delivered in time.
 
-        They cannot if the trainer has taken fewer than `groups_per_version` groups since the last version.
+        They cannot if the trainer has taken fewer than `groups_per_version` groups since the last version. Publishing the
+        current version again changes nothing.
         """
+        if version == self.version:
+            return True
         self.version, self.delivered = version, 0
         return all(
             sum(due <= last for due in self._due.values()) <= self._deliveries_before(last + 1)

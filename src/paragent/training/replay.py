@@ -14,8 +14,8 @@ from paragent.errors import (
     ServiceStopped,
     TokensMissing,
 )
-from paragent.rollout.failure_policy import RETRIES, SameFailures
-from paragent.rollout.worker import FATAL_KINDS
+from paragent.rollout.blame import RETRIES, Decision, FailedExecutions, RolloutFailureKind, SameFailures
+from paragent.runners.retry import Failure
 from paragent.store import RolloutStatus
 from paragent.store.records import error_summary
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayPolicy"]
 
-_FATAL: dict[str, type[ParagentError]] = {"tokens": TokensMissing, "refused": EndpointRefused, "pool": PoolFailed}
+_FATAL: dict[str, type[ParagentError]] = {
+    RolloutFailureKind.TOKENS: TokensMissing,
+    RolloutFailureKind.SETTINGS: EndpointRefused,
+    RolloutFailureKind.POOL: PoolFailed,
+}
 
 
 class ReplayPolicy:
@@ -38,8 +42,7 @@ class ReplayPolicy:
 
     def __init__(self, groups: Groups, give_up_after: int) -> None:
         self._groups = groups
-        self._failures: dict[tuple[str, int], int] = {}
-        """How often in a row rollouts have failed because of infrastructure, by task and attempt."""
+        self._failures = FailedExecutions()
         self._same_failures = SameFailures(give_up_after)
         self.given_up: set[tuple[str, int]] = set()
         """Rollouts that failed too often; their groups are delivered without them or dropped."""
@@ -48,24 +51,27 @@ class ReplayPolicy:
         self.error: ParagentError | None = None
         """Why the service stops."""
 
-    def retry_delay(self, result: RolloutResult, *, stopping: bool) -> float | None:
-        """Return after how many seconds the rollout is executed again; None if the result is final."""
+    def decide(
+        self,
+        result: RolloutResult,
+        *,
+        concurrent: int,  # noqa: ARG002 - the signature of a policy
+        stopping: bool,
+        endpoint_answered: bool,  # noqa: ARG002 - a service may start before its endpoint
+    ) -> Decision:
+        """Decide what happens after an execution; see `FailureDecisions.decide`."""
         key = (result.task, result.attempt)
-        if result.status is not RolloutStatus.INFRASTRUCTURE or result.kind in FATAL_KINDS or stopping:
-            self._failures.pop(key, None)
-            return None
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        if failures < self._groups.max_failures:
-            self.replays += 1
-            return RETRIES.delay(failures)
-        self._failures.pop(key)
-        self.given_up.add(key)
-        return None
-
-    def reason_to_stop(self, result: RolloutResult, concurrent: int) -> str:  # noqa: ARG002 - the signature of a policy
-        """Return why the session stops after a final result; empty if it does not."""
+        if result.status is RolloutStatus.INFRASTRUCTURE and result.kind not in _FATAL and not stopping:
+            failures = self._failures.add(result)
+            again = RETRIES.allows(Failure.INFRASTRUCTURE, failures) or not self._failures.blame_request(result)
+            if again and failures < self._groups.max_failures:
+                self.replays += 1
+                return Decision(retry_after=RETRIES.delay(failures))
+            if again:
+                self.given_up.add(key)
+        self._failures.end(result)
         self.error = self.error or self._error_after(result)
-        return str(self.error or "")
+        return Decision(stop=str(self.error or ""))
 
     def _error_after(self, result: RolloutResult) -> ParagentError | None:
         if result.status is RolloutStatus.INFRASTRUCTURE:
@@ -75,11 +81,11 @@ class ReplayPolicy:
                 f"the rollout {result.label} has no score: its task has no expected answer, and the environment gave none. "
                 "Add an answer to each task, or use an environment or a --metric that scores without one"
             )
-        reason = self._same_failures.note(result) if result.status is not RolloutStatus.CANCELLED else ""
+        reason = self._same_failures.note(result)
         return ServiceStopped(reason) if reason else None
 
     def _infrastructure_error(self, result: RolloutResult) -> ParagentError | None:
-        if result.kind in FATAL_KINDS:
+        if result.kind in _FATAL:
             return _FATAL[result.kind](error_summary(result.error) or result.error)
         key = (result.task, result.attempt)
         if self._groups.infrastructure != "replay" or key not in self.given_up:

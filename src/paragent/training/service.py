@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from paragent._internal.tracebacks import described
 from paragent._internal.validation import integer
@@ -23,7 +23,7 @@ from paragent.training.groups import Endpoint, Groups, read_tasks
 from paragent.training.replay import ReplayPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
     from paragent.rollout.prepare import RolloutPlan
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RolloutService"]
 
+T = TypeVar("T")
 _log = logging.getLogger("paragent.training")
 _NO_KEY = "none"
 """The key for an endpoint that needs none; clients of the OpenAI protocol always send one."""
@@ -220,8 +221,16 @@ class RolloutService:
 
     def next_group(self, timeout: float | None = None) -> Group | None:
         """Return the next group; None if all tasks that were added are delivered. Raises as `groups`."""
+        return self.next_encoded_group(timeout, lambda group: group)
+
+    def next_encoded_group(self, timeout: float | None, encode: Callable[[Group], T]) -> T | None:
+        """Return what `encode` makes of the next group, as `next_group` does. The group stays owed if `encode` fails.
+
+        Raises:
+            UsageError: the group cannot be encoded; the message names its task.
+        """
         self._require_open()
-        return self._queue.take(timeout)
+        return self._queue.take(timeout, encode)
 
     def accept(self, group: str, delivery: str) -> None:
         """Accept a delivery of a group by their ids, as `Group.accept` does; a repeated call changes nothing.
@@ -237,17 +246,39 @@ class RolloutService:
         self._require_open()
         return self._queue.redeliver()
 
+    def take_over(self, trainer: str) -> None:
+        """Put a trainer in charge, and deliver to it all groups that are not accepted; nothing if it is in charge.
+
+        Trainers that were in charge before are replaced for ever, also in later processes that continue the run.
+
+        Args:
+            trainer: identifies the trainer.
+
+        Raises:
+            UsageError: another trainer has replaced it.
+        """
+        self._require_open()
+        self._queue.take_over(trainer)
+
+    def check_trainer(self, trainer: str) -> None:
+        """Check that a trainer was not replaced.
+
+        Raises:
+            UsageError: another trainer has taken over.
+        """
+        self._require_open()
+        self._queue.check_trainer(trainer)
+
     # --- the policy -------------------------------------------------------------------------------------------------------
 
     def published(self, version: int) -> None:
         """Say that the endpoint samples with this version of the policy from now on.
 
         Versions are integers. Each is usually 1 higher than the one before; a trainer that went back to an earlier checkpoint
-        publishes the version of that checkpoint.
+        publishes the version of that checkpoint. Publishing the current version again changes nothing.
         """
         self._require_open()
-        integer(version, "version", least=0)
-        self._queue.publish(version)
+        self._queue.publish(integer(version, "version", least=0))
 
     def pause(self, timeout: float = 600.0) -> None:
         """Send no requests to the endpoint; return when none is in flight.

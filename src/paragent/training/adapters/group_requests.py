@@ -37,17 +37,14 @@ class GroupRequests:
         self._service = service
         self._prefix = uuid.uuid4().hex[:8]
         self._number = 0
-        self._version: int | None = None
         self._changing = threading.Lock()
         """Protects the fields below."""
         self._waiting: dict[str, Future[Group]] = {}
         self._thread: threading.Thread | None = None
 
     def publish(self, version: int) -> None:
-        """Publish a version unless it is the current one."""
-        if version != self._version:
-            self._version = version
-            self._service.published(version)
+        """Publish a version; the current one changes nothing."""
+        self._service.published(version)
 
     async def run(self, tasks: Sequence[Mapping[str, Any]]) -> list[Group]:
         """Execute tasks and return their groups in order.
