@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,3 +235,12 @@ def test_malformed_cookies_of_other_servers_on_this_host_change_nothing(
     cookie = f"{other}; {name}={browser.cookies[name]}".encode("latin-1")
     assert httpx.get(f"{server.address}/api/runs", headers={b"Cookie": cookie}).status_code == 200
     assert httpx.get(f"{server.address}/api/runs", headers={b"Cookie": cookie[:-1]}).status_code == 401
+
+
+def test_unfinished_requests_of_others_do_not_lock_the_owner_out(server: ViewServer, browser: httpx.Client) -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(300):
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        assert httpx.get(server.link()).status_code == 303
+        assert browser.get("/").status_code == 200

@@ -156,6 +156,6 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "paragent", "view", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 2
     assert "pip install 'paragent[view]'" in done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -200,3 +202,26 @@ def test_credentials_in_addresses_are_not_shown(tmp_path: Path) -> None:
     with serving(tmp_path / "runs") as (_, client):
         shown = client.get("/api/runs/one").json()["config"]
     assert shown == {"model": "m", "base_url": "https://…@host/v1", "args": {"proxy": ["http://…@p:1?a=b@c"]}}
+
+
+BOMBS = {
+    "a long text": b'{"messages": [{"role": "user", "content": "' + b"x" * (200 << 20) + b'"}]}',
+    "many values": b'{"messages": [' + b"[]," * (40 << 20) + b"[]]}",
+    "a text below the limit": b'{"messages": [{"role": "user", "content": "' + b"x" * (20 << 20) + b'"}]}',
+    "a damaged text": b'{"messages": [',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_commands_read_a_packed_trajectory_with_little_memory(bomb: bytes, tmp_path: Path) -> None:
+    said = trajectory({"role": "user", "content": "a word"}, {"role": "assistant", "content": "x"})
+    path = write_run(tmp_path, "odd", [result("a", trajectory=said)])
+    with_trajectory(bomb)(path)
+    most, target = 700 << 20, str(tmp_path / "out.jsonl")
+    commands = [["show", str(path), "a"], ["export", str(path), "--format", "openai-chat", "--output", target]]
+    limit = f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({most}, {most}))"
+    code = f"{limit}; from paragent.cli import main; sys.exit(any([main(one) for one in {commands!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout) < 100_000

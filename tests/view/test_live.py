@@ -99,7 +99,7 @@ def test_a_stream_does_not_delay_the_end_of_the_server(path: Path) -> None:
         began = time.monotonic()
         server.__exit__()
         assert list(received) == []
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20  # a stream that is not told to end lasts for ever
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from paragent.store import JOURNAL_FILE
+from paragent.store import JOURNAL_FILE, Journal, summarise
 from paragent.view.api import RolloutRows
 from tests.view.recorded import journal_of, result, serving, write_run
 from tests.waiting import wait_until
@@ -31,7 +31,7 @@ def test_the_list_has_the_figures_of_each_run(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     results = [
         result("a", score=1.0, prompt_tokens=10, completion_tokens=5),
-        result("b", score=0.0),
+        result("b", score=0.0, ending="answer cut"),
         result("c", status="failed", kind="ValueError", error="ValueError: 7"),
         result("d", status="infrastructure", kind="endpoint", error="HTTP 503"),
     ]
@@ -39,10 +39,13 @@ def test_the_list_has_the_figures_of_each_run(tmp_path: Path) -> None:
     with serving(folder) as (_, client):
         [row] = client.get("/api/runs").json()["runs"]
     assert (row["name"], row["mode"], row["model"], row["engine"]) == ("one", "math", "demo", "local")
-    assert (row["state"], row["total"], row["done"], row["failed"]) == ("stopped", 5, 3, 2)
-    assert row["score"] == pytest.approx(0.25)
+    assert (row["state"], row["total"], row["done"], row["measured"]) == ("stopped", 5, 3, 3)
+    assert row["score"] == pytest.approx(1 / 3), "the infrastructure failure is not measured"
+    assert (row["score_of_all"], row["cut"]) == (pytest.approx(1 / 5), 1)
+    assert (row["statuses"]["failed"], row["statuses"]["infrastructure"]) == (1, 1)
     assert row["tokens"] == 15
-    assert row["interval"][0] < 0.25 < row["interval"][1]
+    with Journal(folder / "one" / JOURNAL_FILE, read_only=True) as journal:
+        assert row["interval"] == list(summarise(journal, 1).interval or ()), "the same numbers as in the terminal"
 
 
 def test_a_damaged_journal_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_run_that_is_being_written_is_read(tmp_path: Path) -> None:
         wait_until(lambda: client.get("/api/runs/one").json()["row"]["state"] == "complete", 10)
 
 
-def test_failures_are_grouped_by_boundary_and_message(tmp_path: Path) -> None:
+def test_failures_are_grouped_by_party_and_message(tmp_path: Path) -> None:
     results = [
         result("a", status="infrastructure", final=False, kind="endpoint", error="HTTP 503 after 2 s\nmore"),
         result("a", status="infrastructure", kind="endpoint", error="HTTP 503 after 31 s"),
@@ -119,11 +122,11 @@ def test_failures_are_grouped_by_boundary_and_message(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "one", results)
     with serving(tmp_path / "runs") as (_, client):
         groups = client.get("/api/runs/one").json()["failures"]
-    found = [(one["boundary"], one["kind"], one["message"], one["count"], one["final"]) for one in groups]
+    found = [(one["party"], one["kind"], one["message"], one["count"], one["final"]) for one in groups]
     assert found == [
         ("endpoint", "endpoint", "HTTP … after … s", 2, 1),
         ("agent", "KeyError", "KeyError: …", 2, 2),
-        ("time limit", "time limit", "worked longer than … s", 1, 1),
+        ("agent", "time limit", "worked longer than … s", 1, 1),
     ]
     assert groups[1]["example"]["task"] == "c"
     assert groups[1]["last"] - groups[1]["first"] == pytest.approx(200_000_000.0)
@@ -202,7 +205,13 @@ def test_runs_are_compared_with_the_first_one(tmp_path: Path) -> None:
         assert (difference["better"], difference["worse"]) == (1, 0)
         assert (difference["only_here"], difference["only_baseline"]) == (1, 1)
         [flip] = found["flips"]
-        assert flip == {"task": "a", "question": "What is a?", "scores": [0.0, 1.0], "executions": [1, 1]}
+        assert flip == {
+            "task": "a",
+            "question": "What is a?",
+            "scores": [0.0, 1.0],
+            "executions": [1, 1],
+            "ids": ["a", "a"],
+        }
         assert found["common"] == 2
         three = client.get("/api/compare?runs=one&runs=two&runs=x").json()
         assert [one["run"] for one in three["differences"]] == ["two"]

@@ -23,8 +23,14 @@ from paragent.view.runs import RunFolder
 from paragent.view.timeline import TimelineData
 from tests.view.recorded import journal_of, result, serving, write_run
 
-NOW = time.time()
-"""The start of the sessions of runs that are written by `write_run`, about."""
+NOW = 0.0
+"""The start of the sessions of runs that a test writes with `write_run`, about."""
+
+
+@pytest.fixture(autouse=True)
+def _now() -> None:
+    global NOW
+    NOW = time.time()
 
 
 def data_of(path: Path) -> TimelineData:

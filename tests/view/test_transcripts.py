@@ -184,7 +184,7 @@ def test_a_program_is_a_step_with_its_output(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_execution_has_its_facts_and_links(client: httpx.Client) -> None:
     found = detail(client, 1)
-    assert (found["status"], found["boundary"], found["kind"], found["final"]) == (
+    assert (found["status"], found["party"], found["kind"], found["final"]) == (
         "infrastructure",
         "endpoint",
         "endpoint",

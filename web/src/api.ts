@@ -69,7 +69,7 @@ export interface ExecutionDetail {
   reference: string;
   answer: string | null;
   ending: string;
-  boundary: string;
+  party: string;
   kind: string;
   error: string;
   turns: number;
@@ -104,9 +104,9 @@ export interface ExecutionRef {
   kind: string;
 }
 
-/** Failed executions of one boundary (kind) whose messages differ only in numbers, addresses and quoted names. */
+/** Failed executions of one party and kind whose messages differ only in numbers, addresses and quoted names. */
 export interface FailureGroup {
-  boundary: string;
+  party: string;
   kind: string;
   message: string;
   count: number;
@@ -122,6 +122,7 @@ export interface Flip {
   question: string;
   scores: (number | null)[];
   executions: (number | null)[];
+  ids: string[];
 }
 
 /** A budget of the run, and how much of it is used. */
@@ -171,6 +172,8 @@ export interface LiveRun {
   infrastructure_failures: number;
   retries: number;
   mean_score: number | null;
+  measured: number;
+  cut: number;
   requests_in_flight: number;
   request_limit: number;
   prompt_tokens: number | null;
@@ -217,7 +220,7 @@ export interface PairedDifference {
   mean: number;
   baseline_mean: number;
   difference: number;
-  interval: [number, number] | null;
+  interval: [number, number];
   better: number;
   worse: number;
   only_here: number;
@@ -327,7 +330,6 @@ export interface RunDetail {
   row: RunRow;
   attempts: number;
   tasks: number;
-  statuses: Record<string, number>;
   pending: number;
   pass_at: Record<string, number>;
   means: Record<string, number>;
@@ -360,9 +362,12 @@ export interface RunRow {
   state: string;
   total: number;
   done: number;
-  failed: number;
+  statuses: Record<string, number>;
   score: number | null;
   interval: [number, number] | null;
+  measured: number;
+  score_of_all: number | null;
+  cut: number;
   cost: number | null;
   tokens: number | null;
   seconds: number;

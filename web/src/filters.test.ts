@@ -17,6 +17,7 @@ describe("filters in the address", () => {
       kind: "endpoint",
       message: "HTTP … from … # 100 %",
       score: { low: -0.5, high: 0.25 },
+      cut: true,
       time: { from: 1763390000.5, to: 1763390012 },
     },
     { ...EVERYTHING, score: "solved" },

@@ -3,9 +3,18 @@ import type { Params } from "./router";
 import { EVERYTHING, type RolloutFilter } from "./rows";
 
 /** Statuses of rollouts, in the order in which they are shown. `running` and `pending` are those without a result. */
-export const STATUSES = ["completed", "failed", "timed out", "infrastructure", "cancelled", "running", "pending"];
+export const STATUSES = [
+  "completed",
+  "failed",
+  "timed out",
+  "unscored",
+  "infrastructure",
+  "cancelled",
+  "running",
+  "pending",
+];
 /** The statuses of failures. */
-export const FAILURES = ["failed", "timed out", "infrastructure"];
+export const FAILURES = ["failed", "timed out", "unscored", "infrastructure"];
 
 export function readFilter(params: URLSearchParams): RolloutFilter {
   const from = readNumber(params.get("from"));
@@ -16,6 +25,7 @@ export function readFilter(params: URLSearchParams): RolloutFilter {
     kind: params.get("kind") ?? "",
     message: params.get("error") ?? "",
     score: readScore(params.get("score")),
+    cut: params.get("cut") === "1",
     time: from !== null && to !== null && from <= to ? { from, to } : null,
   };
 }
@@ -29,6 +39,7 @@ export function filterParams(filter: RolloutFilter): Params {
     error: filter.message || null,
     score:
       typeof filter.score === "object" && filter.score ? `${filter.score.low}..${filter.score.high}` : filter.score,
+    cut: filter.cut ? "1" : null,
     from: filter.time?.from ?? null,
     to: filter.time?.to ?? null,
   };

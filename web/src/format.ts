@@ -17,6 +17,11 @@ export function formatScore(value: number | null | undefined): string {
   return formatNumber(value, 3);
 }
 
+/** The two ends of an interval. */
+export function formatInterval([low, high]: [number, number]): string {
+  return `${formatScore(low)} to ${formatScore(high)}`;
+}
+
 export function formatCost(value: number | null | undefined): string {
   if (value === null || value === undefined) return UNKNOWN;
   return `$${value < 1 ? value.toFixed(4) : value.toFixed(2)}`;

@@ -22,11 +22,24 @@ export interface RolloutFilter {
   message: string;
   /** Solved, executed but not solved, or a score within bounds that are included. */
   score: "solved" | "unsolved" | { low: number; high: number } | null;
+  /** Only rollouts whose last reply was cut. */
+  cut: boolean;
   /** Rollouts that were under way at some time of this interval, in seconds since the epoch. */
   time: { from: number; to: number } | null;
 }
 
-export const EVERYTHING: RolloutFilter = { words: "", statuses: [], kind: "", message: "", score: null, time: null };
+export const EVERYTHING: RolloutFilter = {
+  words: "",
+  statuses: [],
+  kind: "",
+  message: "",
+  score: null,
+  cut: false,
+  time: null,
+};
+
+/** Endings of rollouts whose answer may be incomplete, as `CUT_ENDINGS` in `paragent.tasks`. */
+export const CUT_ENDINGS = ["answer cut", "context full"];
 
 export interface RolloutSort {
   column: string;
@@ -170,6 +183,11 @@ export class RolloutTable {
     return this.running.has(row) ? "running" : (this.status.words[this.status.codes[row] ?? 0] ?? "pending");
   }
 
+  /** Whether the limit of tokens or of the context was reached. */
+  isCut(row: number): boolean {
+    return CUT_ENDINGS.includes(this.text("ending", row));
+  }
+
   kindOf(row: number): string {
     return this.kind.words[this.kind.codes[row] ?? 0] ?? "";
   }
@@ -250,6 +268,7 @@ export class RolloutTable {
       const isWithin = (row: number) => (score[row] as number) >= low && (score[row] as number) <= high;
       tests.push(filter.score === "unsolved" ? (row) => !Number.isNaN(number[row]) && !isWithin(row) : isWithin);
     }
+    if (filter.cut) tests.push((row) => this.isCut(row));
     if (filter.time) {
       const { from, to } = filter.time;
       const { started, ended } = this.numbers;

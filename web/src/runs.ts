@@ -1,9 +1,16 @@
 /** Filter and order of the list of runs. */
 import type { RunRow } from "./api";
 import type { Sort } from "./components/DataTable";
+import type { BarPart } from "./components/StackedBar";
+import { STATUSES } from "./filters";
 
 /** States of a run whose session is active. */
 export const LIVE_STATES = ["starting", "running", "pausing", "paused", "stopping"];
+
+/** The results of a run by status, in the order in which they are shown. */
+export function statusParts(run: RunRow): BarPart[] {
+  return STATUSES.map((state) => ({ state, count: run.statuses[state] ?? 0 }));
+}
 
 export function isLive(run: RunRow): boolean {
   return LIVE_STATES.includes(run.state);

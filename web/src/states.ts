@@ -24,6 +24,7 @@ const COLOURS: Record<string, ColourName> = {
   failed: "red",
   "timed out": "yellow",
   infrastructure: "magenta",
+  unscored: "purple",
   cancelled: "grey",
   running: "cyan",
   pending: "dim",

@@ -16,6 +16,8 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
+from paragent.transport.http_server import CLOSE
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -165,5 +167,5 @@ def _equal(given: str, secret: str) -> bool:
 def _refusal(status: int, problem: str, scope: Scope) -> Response:
     content: Any = {"error": problem}
     if scope["path"].startswith("/api/"):
-        return JSONResponse(content, status)
-    return PlainTextResponse(f"paragent view: {problem}\n", status)
+        return JSONResponse(content, status, CLOSE)
+    return PlainTextResponse(f"paragent view: {problem}\n", status, CLOSE)

@@ -77,11 +77,18 @@ class RunRow:
     total: int
     done: int
     """Rollouts with a final result, infrastructure failures excluded."""
-    failed: int
-    """Final results with the status failed, timed out or infrastructure."""
+    statuses: dict[str, int]
+    """Final results by status."""
     score: float | None
+    """The mean score of the measured results; None if nothing was measured."""
     interval: tuple[float, float] | None
     """The 95 % interval of the score."""
+    measured: int
+    """Results in the score: completed ones with a score, and failures and time-outs of the agent, which count as 0."""
+    score_of_all: float | None
+    """The mean score of all rollouts, if everything that was not measured counts as 0."""
+    cut: int
+    """Results whose last reply was cut at the limit of tokens, or whose context was full."""
     cost: float | None
     tokens: int | None
     seconds: float
@@ -104,12 +111,12 @@ class RunList:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Failed executions of one boundary (kind) whose messages differ only in numbers, addresses and quoted names."""
+    """Failed executions of one party and kind whose messages differ only in numbers, addresses and quoted names."""
 
-    boundary: str
+    party: str
     """Where it failed: `endpoint`, `machine`, `worker`, `environment`, `time limit`, or `agent` for an error of its code."""
     kind: str
-    """The kind of the results: a boundary, or the type of the error."""
+    """The kind of the results; for errors of the agent, the type of the error."""
     message: str
     """The message with its varying parts replaced by `…`."""
     count: int
@@ -143,8 +150,6 @@ class RunDetail:
     row: RunRow
     attempts: int
     tasks: int
-    statuses: dict[str, int]
-    """Final results by status."""
     pending: int
     pass_at: dict[str, float]
     means: dict[str, float]
@@ -365,7 +370,7 @@ class ExecutionDetail:
     """The reference answer of the task; empty if it has none."""
     answer: str | None
     ending: str
-    boundary: str
+    party: str
     """As in `FailureGroup`; empty without a failure."""
     kind: str
     error: str
@@ -441,7 +446,7 @@ class PairedDifference:
     mean: float
     baseline_mean: float
     difference: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, float]
     better: int
     worse: int
     only_here: int
@@ -453,11 +458,14 @@ class Flip:
     """A task whose mean score differs between the runs."""
 
     task: str
+    """Its id in the first run that has it."""
     question: str
     scores: list[float | None]
     """The mean score in each run; None if it has no result."""
     executions: list[int | None]
     """The first attempt's execution in each run."""
+    ids: list[str]
+    """Its id in each run; empty if the run does not have it."""
 
 
 @dataclass(slots=True)

@@ -25,10 +25,11 @@ _LONGEST_NESTING = 2_000
 3,000 levels, `ast` of Python 3.11 fails for the whole process, also in later calls."""
 _STRINGS = re.compile(
     r"#[^\n]*"
-    r"|\"\"\"(?:\\.|[^\\])*?\"\"\"|\'\'\'(?:\\.|[^\\])*?\'\'\'"
-    r"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\'",
+    r"|\"\"\"(?:\\.|[^\\]|\\\Z)*?(?:\"\"\"|\Z)|\'\'\'(?:\\.|[^\\]|\\\Z)*?(?:\'\'\'|\Z)"
+    r"|\"(?:\\.|[^\"\\\n])*+\"?|\'(?:\\.|[^\'\\\n])*+\'?",
     re.DOTALL,
 )
+"""Comments and strings. One without an end ends with the line or the code; else each quote would be read to the end again."""
 _MOST = 100
 """Pointers of one tool call; code with more is a loop that was written out."""
 _TEXT = 500

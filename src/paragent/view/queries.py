@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paragent.store.failures import boundary_of, normalised_message
+from paragent.rollout.blame import party_of
+from paragent.store.failures import normalised_message
 from paragent.view.api import ExecutionRef, FailureGroup, RunDetail
 
 if TYPE_CHECKING:
@@ -95,7 +96,6 @@ def run_detail(run: StoredRun) -> RunDetail:
         row=run.row(),
         attempts=summary.attempts,
         tasks=summary.tasks,
-        statuses=summary.statuses,
         pending=summary.pending,
         pass_at={str(k): value for k, value in summary.pass_at.items()},
         means=summary.means,
@@ -116,7 +116,7 @@ def run_detail(run: StoredRun) -> RunDetail:
 
 
 def failure_groups(journal: Journal) -> list[FailureGroup]:
-    """Return the failed executions by boundary, kind and normalised message, the largest group first."""
+    """Return the failed executions by party, kind and normalised message, the largest group first."""
     counted = journal.rows(
         f"SELECT kind, substr(CAST(error AS TEXT), 1, {_MESSAGE}), count(*), total(final), min(ended), max(ended), max(number) "  # noqa: S608 - constants
         "FROM results WHERE kind NOT IN ('', 'cancelled') GROUP BY 1, 2"
@@ -129,7 +129,7 @@ def failure_groups(journal: Journal) -> list[FailureGroup]:
         group[2:] = [min(group[2], figures[2]), max(group[3], figures[3]), max(group[4], figures[4])]
     examples = {ref.number: ref for ref in execution_refs(journal, [group[4] for group in groups.values()])}
     found = [
-        FailureGroup(boundary_of(kind), kind, message, count, final, first, last, examples[newest])
+        FailureGroup(party_of(kind), kind, message, count, final, first, last, examples[newest])
         for (kind, message), (count, final, first, last, newest) in groups.items()
     ]
     return sorted(found, key=lambda group: (-group.count, group.message))

@@ -139,14 +139,16 @@ class StoredRun:
         try:
             facts = self.facts()
         except ParagentError as problem:
-            nothing: dict[str, Any] = {"score": None, "interval": None, "cost": None, "tokens": None, "started": None}
-            counts: dict[str, Any] = {"total": 0, "done": 0, "failed": 0, "seconds": 0.0}
+            unknown = ("score", "score_of_all", "interval", "cost", "tokens", "started")
+            nothing: dict[str, Any] = dict.fromkeys(unknown)
+            counts: dict[str, Any] = {"total": 0, "done": 0, "measured": 0, "cut": 0, "seconds": 0.0}
             changed = _stat(self.path / JOURNAL_FILE)[0] / 1e9
             return RunRow(
                 self.name,
                 **words,
                 state="unreadable",
                 **counts,
+                statuses={},
                 **nothing,
                 changed=changed,
                 problem=str(problem),
@@ -158,10 +160,13 @@ class StoredRun:
             **words,
             state=self.state(summary),
             total=summary.rollouts,
-            done=summary.rollouts - summary.pending,
-            failed=sum(summary.statuses.get(status, 0) for status in ("failed", "timed out", "infrastructure")),
+            done=summary.done,
+            statuses=summary.statuses,
             score=summary.mean,
             interval=summary.interval,
+            measured=summary.measured,
+            score_of_all=summary.mean_of_all,
+            cut=summary.cut,
             cost=summary.cost,
             tokens=(summary.prompt_tokens or 0) + (summary.completion_tokens or 0) if known else None,
             seconds=summary.seconds,
@@ -231,7 +236,7 @@ def _facts(journal: Journal, path: Path) -> RunFacts:
     [(started, changed)] = journal.rows("SELECT min(started), coalesce(max(started + seconds), 0) FROM sessions")
     [(final,)] = journal.rows("SELECT count(*) FROM results WHERE final = 1")
     summary = _stored_summary(path)
-    if summary is None or (summary.executions, summary.done, summary.rollouts) != (
+    if summary is None or (summary.executions, sum(summary.statuses.values()), summary.rollouts) != (
         executions,
         final,
         journal.count_tasks() * attempts,

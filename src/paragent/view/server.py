@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import threading
-import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from paragent.errors import ServerLost, UsageError
+from paragent.errors import UsageError
 from paragent.store.formats import FORMATS
+from paragent.transport.http_server import HttpServer
 from paragent.view.access import AccessControl
 from paragent.view.api import PageSettings
 from paragent.view.resources import ResourceApi
@@ -40,10 +38,6 @@ __all__ = ["BUNDLE", "ViewServer", "ViewSettings", "check_bundle", "create_app",
 
 BUNDLE = Path(__file__).parent / "bundle"
 """The built pages. They are made by the build of the package, or in a clone by `make web`."""
-_START_TIMEOUT = 10.0
-_STOP_TIMEOUT = 10.0
-_MOST_CONNECTIONS = 200
-"""A browser opens six connections for each host, and one page one stream of events."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,12 +117,9 @@ class ViewServer:
     def __init__(self, settings: ViewSettings) -> None:
         self._settings = settings
         self.token = secrets.token_urlsafe(24)
-        self.host = settings.host
-        self.port = settings.port
         self._once: set[str] = set()
         self._closing = threading.Event()
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
+        self._server = HttpServer(self._make_app, settings.host, settings.port, "the server of the view")
 
     def link(self, page: str = "") -> str:
         """Return the address of a page with the token; `page` is the part after `#`."""
@@ -144,75 +135,36 @@ class ViewServer:
         return f"{self.address}/?token={token}" + (f"#{quote(page, safe='/?=&%')}" if page else "")
 
     @property
+    def host(self) -> str:
+        """The address that it listens on."""
+        return self._settings.host
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.port
+
+    @property
     def address(self) -> str:
         """The address of the server without a token."""
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)  # noqa: S104 - recognised, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return self._server.address
 
     def __enter__(self) -> Self:
-        listener = _listen(self.host, self.port)
-        self.port = listener.getsockname()[1]
-        try:
-            app = create_app(self._settings, self._closing)
-        except BaseException:
-            listener.close()
-            raise
-        config = uvicorn.Config(
-            AccessControl(app, self.host, self.port, self.token, self._once),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=1,
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="paragent-view", daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + _START_TIMEOUT
-        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if not self._server.started:
-            self.__exit__()
-            raise ServerLost(f"the server of the view did not start within {_START_TIMEOUT:g} s")
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._server is not None
-        assert self._thread is not None
         self._closing.set()
-        self._server.should_exit = True
-        self._thread.join(_STOP_TIMEOUT)  # a daemon thread: a query that takes longer ends with the process
+        self._server.__exit__()
 
     def wait(self) -> None:
         """Block until the server ends, or until Ctrl-C."""
-        assert self._thread is not None
         with contextlib.suppress(KeyboardInterrupt):
-            while self._thread.is_alive():
-                self._thread.join(0.5)
+            self._server.wait()
 
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        UsageError: the port is in use, or the host has no such address.
-    """
-    listener: socket.socket | None = None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise UsageError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
-        ) from error
-    return listener
+    def _make_app(self, port: int) -> ASGIApp:
+        app = create_app(self._settings, self._closing)
+        return AccessControl(app, self.host, port, self.token, self._once)
 
 
 def version() -> str:

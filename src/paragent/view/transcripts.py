@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.messages import reasoning_of
+from paragent.rollout.blame import party_of
 from paragent.store import images_folder, unpack_activity
-from paragent.store.failures import boundary_of
 from paragent.store.formats.conversations import BranchMessages, conversations, dictionaries
 from paragent.store.program_step import program_failed, program_text
 from paragent.view.api import ExecutionDetail, RawCall, ReplyTokens, StepNote, TokenSequence, ToolCall, TranscriptStep
@@ -44,7 +44,6 @@ _MOST_IN_ALL = 10_000_000
 """Characters of all texts of a transcript. Beyond it, texts are cut at `_SHORT`, so that a browser can show the page."""
 _SHORT = 2_000
 _LARGEST_IMAGE = 64 << 20
-_LARGEST_TRAJECTORY = 128 << 20
 """Bytes of JSON."""
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _MOMENT = re.compile(r"_(\d{8}@\d{12})\.\w+$")
@@ -76,7 +75,7 @@ def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
         status=str(result.status),
         question=task.question[:MOST_CHARACTERS] if task else "",
         reference="\n".join(task.references)[:MOST_CHARACTERS] if task else "",
-        boundary=boundary_of(result.kind),
+        party=party_of(result.kind),
         error=result.error[:MOST_CHARACTERS],
         activity=_activity(result),
         steps=steps,
@@ -402,7 +401,7 @@ def _result(journal: Journal, number: int) -> RolloutResult:
 
 def _trajectory(journal: Journal, number: int) -> dict[str, Any]:
     try:
-        found = journal.trajectory(number, _LARGEST_TRAJECTORY)
+        found = journal.trajectory(number)
     except (ValueError, zlib.error) as error:
         return {"unstorable": f"the trajectory is damaged: {error}"}
     return found if isinstance(found, dict) else {}

@@ -32,10 +32,7 @@ export function chosenFlips(flips: Flip[], params: URLSearchParams): Flip[] {
   };
   return found
     .map((flip): [Flip, number | string] => [flip, value(flip)])
-    .sort(([one, a], [other, b]) => {
-      const order = typeof a === "string" ? compareTexts(a, String(b)) : a - Number(b);
-      return sign * order || compareTexts(one.task, other.task);
-    })
+    .sort(([, a], [, b]) => sign * (typeof a === "string" ? compareTexts(a, String(b)) : a - Number(b)))
     .map(([flip]) => flip);
 }
 
@@ -95,7 +92,11 @@ export function FlipTable({ comparison, runs }: { comparison: RunComparison; run
         onSort={(sort) => setParams({ sort: sort && `${sort.descending ? "-" : ""}${sort.column}` })}
         empty={
           <Message>
-            {comparison.flips.length === 0 ? "All common tasks have the same score." : "No task matches."}
+            {comparison.common === 0 && comparison.differences.length === 0
+              ? "These runs have no measured task in common. Compare runs of the same data."
+              : comparison.flips.length === 0
+                ? "All common tasks have the same score."
+                : "No task matches."}
           </Message>
         }
       />

@@ -1,5 +1,5 @@
 import type { PairedDifference, RunComparison, RunRow } from "../api";
-import { formatCompact, formatCost, formatDuration, formatNumber, formatScore } from "../format";
+import { formatCompact, formatCost, formatDuration, formatInterval, formatNumber, formatScore } from "../format";
 import { href, setParams } from "../router";
 
 const WIDTH = 180;
@@ -88,10 +88,7 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
         <a class="clipped" href={href(["run", run.name])} title={run.name}>
           {run.name}
         </a>
-        <span class="soft clipped">
-          {run.problem ||
-            [run.model, `${formatNumber(run.done)} of ${formatNumber(run.total)}`].filter(Boolean).join(", ")}
-        </span>
+        <span class="soft clipped">{run.problem || [run.model, measuredText(run)].filter(Boolean).join(", ")}</span>
       </th>
       <td>
         <Whisker value={run.score} interval={run.interval} axis={axes.scores} />
@@ -157,6 +154,10 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
   );
 }
 
+function measuredText({ measured, total }: RunRow): string {
+  return `${formatNumber(measured)} of ${formatNumber(total)}${measured < total ? " measured" : ""}`;
+}
+
 function AxisHead({ title, axis, signed: withSign = false }: { title: string; axis: Axis; signed?: boolean }) {
   const text = (value: number) => (withSign ? signed(value, 2) : value.toFixed(2));
   return (
@@ -189,7 +190,7 @@ interface WhiskerProps {
 /** A dot with the interval around it. */
 function Whisker({ value, interval, axis, tone = "" }: WhiskerProps) {
   const middle = HEIGHT / 2;
-  const label = interval ? `95 % interval from ${interval[0].toFixed(3)} to ${interval[1].toFixed(3)}` : "no interval";
+  const label = interval ? `95 % interval ${formatInterval(interval)}` : "no interval";
   return (
     <svg width={WIDTH} height={HEIGHT} class={`whisker ${tone}`} role="img" aria-label={label}>
       <title>{label}</title>
@@ -234,7 +235,6 @@ export function signed(value: number, digits = 3): string {
 
 /** Whether the interval excludes zero: only then is the difference coloured. */
 function toneOf(difference: PairedDifference): string {
-  if (difference.interval === null) return "";
   if (difference.interval[0] > 0) return "better";
   return difference.interval[1] < 0 ? "worse" : "";
 }

@@ -20,7 +20,7 @@ function execution(run: string, steps: TranscriptStep[]): ExecutionDetail {
     reference: "",
     answer: "",
     ending: "",
-    boundary: "",
+    party: "",
     kind: "",
     error: "",
     turns: 1,

@@ -1,7 +1,16 @@
 import { afterEach, expect, test, vi } from "vitest";
 import type { RunComparison, RunRow } from "../api";
 import { settings } from "../source";
-import { isBetter, isWorse, largestChange, loadComparison, reversed, taskScores } from "./comparison";
+import {
+  isBetter,
+  isWorse,
+  largestChange,
+  loadComparison,
+  mergePairs,
+  reversed,
+  type TaskScores,
+  taskScores,
+} from "./comparison";
 
 function run(name: string): RunRow {
   return {
@@ -12,9 +21,12 @@ function run(name: string): RunRow {
     state: "complete",
     total: 2,
     done: 2,
-    failed: 0,
+    statuses: { completed: 2 },
     score: 0.5,
     interval: [0.2, 0.8],
+    measured: 2,
+    score_of_all: 0.5,
+    cut: 0,
     cost: null,
     tokens: null,
     seconds: 1,
@@ -42,7 +54,7 @@ function pair(a: string, b: string, difference: number): RunComparison {
         only_baseline: 6,
       },
     ],
-    flips: [{ task: "t1", question: "q", scores: [0, 1], executions: [1, 2] }],
+    flips: [{ task: "t1", question: "q", scores: [0, 1], executions: [1, 2], ids: ["t1", "t1"] }],
     common: 2,
   };
 }
@@ -60,7 +72,7 @@ test("the other run as the baseline", () => {
 });
 
 test("changes against the baseline", () => {
-  const flip = { task: "t", question: "", scores: [0.5, 1, null, 0], executions: [1, 2, 3, 4] };
+  const flip = { task: "t", question: "", scores: [0.5, 1, null, 0], executions: [1, 2, 3, 4], ids: [] };
   expect([isBetter(flip), isWorse(flip), largestChange(flip)]).toEqual([true, true, 0.5]);
   const unknown = { ...flip, scores: [null, 1, 0, 1] };
   expect([isBetter(unknown), isWorse(unknown), largestChange(unknown)]).toEqual([false, false, 0]);
@@ -68,11 +80,17 @@ test("changes against the baseline", () => {
 
 test("an export merges the files of pairs, which are in the order of their names", async () => {
   settings.static = true;
-  const rows = (score: number) => ({ task: ["t1", "t2"], number: [7, 8], score: [score, 1] });
+  const rows = (score: number, status = "completed") => ({
+    task: ["t1", "t2"],
+    question: ["q", "r"],
+    status: [status, "completed"],
+    number: [7, 8],
+    score: [status === "completed" ? score : null, 1],
+  });
   const files: Record<string, unknown> = {
     "data/compare/a%2Cb.json": pair("a", "b", -0.5),
     "data/compare/b%2Cc.json": pair("b", "c", -0.25),
-    "data/runs/a/rollouts.json": rows(0),
+    "data/runs/a/rollouts.json": rows(0, "timed out"),
     "data/runs/b/rollouts.json": rows(1),
     "data/runs/c/rollouts.json": rows(0.5),
   };
@@ -85,13 +103,33 @@ test("an export merges the files of pairs, which are in the order of their names
     ["a", 0.5],
     ["c", -0.25],
   ]);
-  expect(merged.flips).toEqual([{ task: "t1", question: "q", scores: [1, 0, 0.5], executions: [7, 7, 7] }]);
+  expect(merged.flips).toEqual([
+    { task: "t1", question: "q", scores: [1, 0, 0.5], executions: [7, 7, 7], ids: ["t1", "t1", "t1"] },
+  ]);
   expect(merged.common).toBe(2);
 });
 
+test("tasks with other ids in other runs, and other tasks with the same id", () => {
+  const named = (task: string, question: string, score: number): TaskScores =>
+    new Map([[task, { score, question, execution: 1 }]]);
+  const flip = { task: "a", question: "q", scores: [0, 1], executions: [1, 1], ids: ["a", "1"] };
+  const first: RunComparison = { ...pair("x", "y", 1), flips: [flip] };
+  const second: RunComparison = { ...pair("x", "z", 0), flips: [] };
+  const scores = [named("a", "q", 0), named("1", "q", 1), named("a", "another question", 1)];
+  expect(mergePairs([first, second], scores).flips[0]).toMatchObject({ scores: [0, 1, null], ids: ["a", "1", ""] });
+  expect(reversed(first).flips[0]).toMatchObject({ task: "1", ids: ["1", "a"] });
+});
+
 test("the score of a task is the mean of its attempts", () => {
-  const rows = { task: ["t", "t", "u"], number: [1, 2, null], score: [0, 1, null] };
+  const rows = {
+    task: ["t", "t", "t", "u", "v"],
+    question: ["q", "q", "q", "r", "s"],
+    status: ["failed", "completed", "infrastructure", "pending", "unscored"],
+    number: [1, 2, 3, null, 4],
+    score: [null, 1, null, null, null],
+  };
   const scores = taskScores(rows as unknown as Parameters<typeof taskScores>[0]);
-  expect(scores.get("t")).toEqual({ score: 0.5, execution: 1 });
-  expect(scores.get("u")).toEqual({ score: null, execution: null });
+  expect(scores.get("t")).toEqual({ score: 0.5, question: "q", execution: 1 });
+  expect(scores.get("u")).toEqual({ score: null, question: "r", execution: null });
+  expect(scores.get("v")?.score).toBeNull();
 });

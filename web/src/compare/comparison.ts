@@ -31,7 +31,7 @@ export function reversed(pair: RunComparison): RunComparison {
       mean: one.baseline_mean,
       baseline_mean: one.mean,
       difference: -one.difference,
-      interval: one.interval && [-one.interval[1], -one.interval[0]],
+      interval: [-one.interval[1], -one.interval[0]],
       better: one.worse,
       worse: one.better,
       only_here: one.only_baseline,
@@ -40,45 +40,62 @@ export function reversed(pair: RunComparison): RunComparison {
   );
   const flips = pair.flips.map((flip) => ({
     ...flip,
+    task: flip.ids[1] || flip.task,
     scores: [...flip.scores].reverse(),
     executions: [...flip.executions].reverse(),
+    ids: [...flip.ids].reverse(),
   }));
   return { runs: [...pair.runs].reverse(), differences, flips, common: pair.common };
 }
 
-/** The mean score of each task of a run, and the execution of its first attempt. */
-export type TaskScores = Map<string, { score: number | null; execution: number | null }>;
+/** The mean score of each task of a run, the beginning of its question, and the execution of its first attempt. */
+export type TaskScores = Map<string, { score: number | null; question: string; execution: number | null }>;
+
+/** Failures of the agent, which count as 0. */
+const ZERO = ["failed", "timed out"];
 
 async function loadScores(run: string): Promise<TaskScores> {
   return taskScores(await load<RolloutRows>(["runs", run, "rollouts"]));
 }
 
 export function taskScores(rows: RolloutRows): TaskScores {
-  const found = new Map<string, { sum: number; count: number; execution: number | null }>();
+  const found = new Map<string, { sum: number; count: number; question: string; execution: number | null }>();
   for (const [row, task] of rows.task.entries()) {
-    const known = found.get(task) ?? { sum: 0, count: 0, execution: rows.number[row] ?? null };
-    const score = rows.score[row];
-    if (score !== null && score !== undefined) {
+    const first = { sum: 0, count: 0, question: rows.question[row] ?? "", execution: rows.number[row] ?? null };
+    const known = found.get(task) ?? first;
+    const status = rows.status[row] ?? "";
+    const score = rows.score[row] ?? (ZERO.includes(status) ? 0 : null);
+    if (score !== null && (status === "completed" || ZERO.includes(status))) {
       known.sum += score;
       known.count += 1;
     }
     found.set(task, known);
   }
   return new Map(
-    [...found].map(([task, { sum, count, execution }]) => [task, { score: count ? sum / count : null, execution }]),
+    [...found].map(([task, { sum, count, question, execution }]) => [
+      task,
+      { score: count ? sum / count : null, question, execution },
+    ]),
   );
 }
 
+/** One comparison from those of each run with the first one. A task that a pair does not name has the same id in its runs. */
 export function mergePairs(pairs: RunComparison[], scores: TaskScores[]): RunComparison {
   const flips = new Map<string, Flip>();
+  const others = pairs.map((pair) => new Map(pair.flips.map((flip) => [flip.task, flip.ids[1] ?? ""])));
   for (const pair of pairs) {
-    for (const flip of pair.flips) {
-      const here = scores.map((each) => each.get(flip.task));
-      flips.set(flip.task, {
-        task: flip.task,
-        question: flip.question,
+    for (const { task, question } of pair.flips) {
+      const names = [task, ...others.map((known) => known.get(task) ?? task)];
+      const here = scores.map((each, index) => {
+        const found = each.get(names[index] ?? "");
+        return found?.question === question ? found : undefined;
+      });
+      flips.set(task, {
+        task,
+        question,
         scores: here.map((each) => each?.score ?? null),
         executions: here.map((each) => each?.execution ?? null),
+        ids: here.map((each, index) => (each ? (names[index] ?? "") : "")),
       });
     }
   }

@@ -1,4 +1,4 @@
-import { formatScore } from "../format";
+import { formatInterval } from "../format";
 import "./IntervalBar.css";
 
 interface IntervalBarProps {
@@ -12,7 +12,7 @@ interface IntervalBarProps {
 export function IntervalBar({ mean, interval, range = [0, 1] }: IntervalBarProps) {
   const at = (value: number) =>
     (100 * (Math.min(range[1], Math.max(range[0], value)) - range[0])) / (range[1] - range[0]);
-  const title = interval ? `95 % interval ${formatScore(interval[0])} to ${formatScore(interval[1])}` : "no interval";
+  const title = interval ? `95 % interval ${formatInterval(interval)}` : "no interval";
   return (
     <span class="interval-bar" title={title} aria-hidden="true">
       {interval && <span style={{ left: `${at(interval[0])}%`, width: `${at(interval[1]) - at(interval[0])}%` }} />}

@@ -35,7 +35,7 @@ const DETAIL: ExecutionDetail = {
   reference: "42",
   answer: "41",
   ending: "",
-  boundary: "endpoint",
+  party: "endpoint",
   kind: "endpoint",
   error: 'refused\nTraceback (most recent call last):\n  File "x"\nOSError: refused',
   turns: 2,
@@ -150,10 +150,10 @@ describe("the page of a rollout", () => {
     expect(page.querySelector("#step-3 strong")?.textContent).toBe("answer");
   });
 
-  it("shows the error with its boundary, and the answer beside the reference", async () => {
+  it("shows the error with who caused it, and the answer beside the reference", async () => {
     await openPage();
     const error = screen.getByRole("region", { name: "Error" });
-    expect(within(error).getByRole("heading").textContent).toContain("boundary: endpoint");
+    expect(within(error).getByRole("heading").textContent).toContain("caused by: endpoint");
     expect(error.querySelector("details")?.open).toBe(false);
     const answer = screen.getByRole("region", { name: "Answer" });
     expect(

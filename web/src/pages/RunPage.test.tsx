@@ -7,7 +7,7 @@ import { RunPage } from "./RunPage";
 const HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
 
 const failure: FailureGroup = {
-  boundary: "agent",
+  party: "agent",
   kind: "ValueError",
   message: `ValueError: … is not ${HOSTILE}`,
   count: 1,
@@ -35,9 +35,12 @@ const detail: RunDetail = {
     state: "complete",
     total: 3,
     done: 3,
-    failed: 1,
+    statuses: { completed: 2, failed: 1 },
     score: 0.5,
     interval: [0.25, 0.75],
+    measured: 3,
+    score_of_all: 0.5,
+    cut: 1,
     cost: 1.5,
     tokens: 30,
     seconds: 10,
@@ -48,7 +51,6 @@ const detail: RunDetail = {
   },
   attempts: 1,
   tasks: 3,
-  statuses: { completed: 2, failed: 1 },
   pending: 0,
   pass_at: {},
   means: {},
@@ -77,7 +79,7 @@ const rollouts: RolloutRows = {
   number: [1, 2, 3],
   status: ["completed", "failed", "completed"],
   score: [1, null, 0],
-  ending: ["", "", ""],
+  ending: ["answered", "", "answer cut"],
   kind: ["", "ValueError", ""],
   error: ["", `ValueError: 7 is not ${HOSTILE}`, ""],
   answer: ["1", "", HOSTILE],
@@ -119,7 +121,8 @@ describe("RunPage", () => {
     render(<RunPage run="a run" />);
     await waitFor(() => expect(tasks()).toEqual(["t1", "t2", "t3"]));
     expect(screen.getByText("0.500")).toBeTruthy();
-    expect(screen.getByText("± 0.250")).toBeTruthy();
+    expect(screen.getByText("0.250 to 0.750")).toBeTruthy();
+    expect(screen.getByText("95 % interval · 3 measured")).toBeTruthy();
     expect(screen.getByText("2 completed")).toBeTruthy();
     expect(screen.queryByText("Pause")).toBeNull();
   });
@@ -143,6 +146,16 @@ describe("RunPage", () => {
     expect(example.startsWith("#/run/a%20run/rollout/t2/1?execution=2&kind=ValueError")).toBe(true);
     fireEvent.click(screen.getByText("Clear filters"));
     await waitFor(() => expect(tasks().length).toBe(3));
+  });
+
+  it("counts cut replies and filters the table by them", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    expect(screen.getByText("1 cut").getAttribute("href")).toContain("cut=1");
+    fireEvent.click(screen.getByLabelText("cut (1)"));
+    await waitFor(() => expect(tasks()).toEqual(["t3"]));
+    expect(screen.getByText("answer cut")).toBeTruthy();
+    expect(window.location.hash).toContain("cut=1");
   });
 
   it("has its filters and its order in the address", async () => {

@@ -75,7 +75,7 @@ export function RunPage({ run }: { run: string }) {
           <ExportMenu run={run} />
         </div>
         {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
-        <RunHead detail={detail} live={live} counts={counts} statuses={filter.statuses} />
+        <RunHead detail={detail} live={live} counts={counts} filter={filter} />
         <div class={`run-grid ${detail.failures.length === 0 && !live ? "without-failures" : ""}`}>
           <div class="timeline-place">
             <Timeline run={run} live={live !== null} name={name} />
@@ -98,6 +98,7 @@ export function RunPage({ run }: { run: string }) {
                 <RolloutFilters
                   filter={filter}
                   kinds={table.kinds()}
+                  cut={detail.row.cut}
                   counts={counts}
                   shown={rows.length}
                   total={detail.row.total}
@@ -182,7 +183,7 @@ function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts,
 
 /** Rollouts by status before all rows are loaded. */
 function detailCounts(detail: RunDetail | undefined, live: LiveRun | null): Map<string, number> {
-  const counts = new Map(Object.entries(detail?.statuses ?? {}));
+  const counts = new Map(Object.entries(detail?.row.statuses ?? {}));
   const running = live?.active ?? 0;
   counts.set("running", running);
   return counts.set("pending", Math.max(0, (detail?.pending ?? 0) - running));

@@ -18,7 +18,7 @@ import {
   UNKNOWN,
 } from "../format";
 import { href, navigate, setParams, useRoute } from "../router";
-import { scoreRange, selectRuns } from "../runs";
+import { scoreRange, selectRuns, statusParts } from "../runs";
 import { parseSort, sortText } from "../sorting";
 import { settings, useData, useEvents } from "../source";
 import "./RunsPage.css";
@@ -139,7 +139,7 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
       title: "Score",
       width: "minmax(128px, 1fr)",
       descendingFirst: true,
-      hint: "Mean score with its 95 % interval",
+      hint: "Mean score of the measured results with its 95 % interval",
       cell: (run) =>
         run.score === null ? (
           UNKNOWN
@@ -155,7 +155,7 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
       title: "Progress",
       width: "minmax(176px, 1.2fr)",
       descendingFirst: true,
-      hint: "Rollouts with a result, of all; failed ones in red",
+      hint: "Rollouts with a result, of all, by status; and replies that were cut",
       cell: (run) => (run.problem ? <span class="problem">{run.problem}</span> : <RunProgress run={run} />),
     },
     {
@@ -195,16 +195,17 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
 }
 
 function RunProgress({ run }: { run: RunRow }) {
-  const parts = [
-    { state: "completed", count: Math.max(0, run.done - run.failed) },
-    { state: "failed", count: run.failed },
-  ];
   return (
     <span class="progress">
-      <StackedBar parts={parts} total={run.total} />
+      <StackedBar parts={statusParts(run)} total={run.total} />
       <span class="number">
         {formatNumber(run.done)}/{formatNumber(run.total)}
       </span>
+      {run.cut > 0 && (
+        <span class="cut" title="Replies that were cut at the limit of tokens or of the context">
+          {formatNumber(run.cut)} cut
+        </span>
+      )}
     </span>
   );
 }

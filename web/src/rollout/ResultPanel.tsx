@@ -47,8 +47,8 @@ function ErrorPanel({ detail }: { detail: ExecutionDetail }) {
     <section class="error-panel" aria-label="Error" style={{ "--colour": `var(${stateColour(detail.status)})` }}>
       <h2>
         Error
-        {detail.boundary && <span class="error-tag">boundary: {cleanText(detail.boundary)}</span>}
-        {detail.kind && detail.kind !== detail.boundary && <span class="error-tag">{cleanText(detail.kind)}</span>}
+        {detail.party && <span class="error-tag">caused by: {cleanText(detail.party)}</span>}
+        {detail.kind && detail.kind !== detail.party && <span class="error-tag">{cleanText(detail.kind)}</span>}
       </h2>
       <TextView text={message} format="plain" limit={1500} lines={8} />
       {traceback && (

@@ -11,7 +11,7 @@ interface FailureGroupsProps {
   filter: RolloutFilter;
 }
 
-/** Failures by boundary and message. A click on a message filters the table. */
+/** Failures by who caused them and message. A click on a message filters the table. */
 export function FailureGroups({ run, detail, filter }: FailureGroupsProps) {
   const { failures } = detail;
   const total = failures.reduce((sum, group) => sum + group.count, 0);
@@ -42,7 +42,7 @@ export function FailureGroups({ run, detail, filter }: FailureGroupsProps) {
                 <th scope="col" class="number">
                   Count
                 </th>
-                <th scope="col">Boundary</th>
+                <th scope="col">Caused by</th>
                 <th scope="col">Message</th>
                 <th scope="col" class="number">
                   First, last
@@ -76,7 +76,7 @@ function Group({ run, group, filter }: { run: string; group: FailureGroup; filte
       <td class="number" title={retried > 0 ? `${group.final} final, ${retried} retried` : undefined}>
         {formatNumber(group.count)}
       </td>
-      <td title={group.kind}>{group.boundary}</td>
+      <td title={group.kind}>{group.party}</td>
       <td>
         <a class="group-message" href={address} aria-current={isChosen ? "true" : undefined} title={group.message}>
           {group.message || group.kind}

@@ -7,6 +7,8 @@ import type { RolloutFilter } from "../../rows";
 interface RolloutFiltersProps {
   filter: RolloutFilter;
   kinds: string[];
+  /** How many replies were cut. */
+  cut: number;
   counts: Map<string, number>;
   shown: number;
   total: number;
@@ -14,7 +16,7 @@ interface RolloutFiltersProps {
 }
 
 /** The bar above the table of rollouts: search, filters, and what is filtered. */
-export function RolloutFilters({ filter, kinds, counts, shown, total, isLoading }: RolloutFiltersProps) {
+export function RolloutFilters({ filter, kinds, cut, counts, shown, total, isLoading }: RolloutFiltersProps) {
   const score = filter.score;
   const range = typeof score === "object" ? score : null;
   const setRange = (low: number, high: number) => setParams({ score: `${low}..${high}` });
@@ -60,6 +62,16 @@ export function RolloutFilters({ filter, kinds, counts, shown, total, isLoading 
           –
           <ScoreInput label="Highest score" value={range.high} onChange={(high) => setRange(range.low, high)} />
         </span>
+      )}
+      {(cut > 0 || filter.cut) && (
+        <label class="cut-filter" title="Only replies that were cut at the limit of tokens or of the context">
+          <input
+            type="checkbox"
+            checked={filter.cut}
+            onChange={(event) => setParams({ cut: event.currentTarget.checked ? "1" : null })}
+          />
+          cut ({formatNumber(cut)})
+        </label>
       )}
       {(kinds.length > 0 || filter.kind) && (
         <select

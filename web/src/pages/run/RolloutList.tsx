@@ -206,7 +206,13 @@ function Ending({ table, row }: { table: RolloutTable; row: number }) {
   const error = table.text("error", row);
   if (error) return <Clipped class="row-error" text={error} />;
   const answer = table.text("answer", row);
-  return answer ? <Clipped text={answer} /> : <span class="soft">{table.text("ending", row)}</span>;
+  const ending = table.text("ending", row);
+  if (!table.isCut(row)) return answer ? <Clipped text={answer} /> : <span class="soft">{ending}</span>;
+  return (
+    <span title={`${ending}: ${answer}`}>
+      <span class="cut">{ending}</span> {answer}
+    </span>
+  );
 }
 
 function RowAction({ table, row, control }: { table: RolloutTable; row: number; control: Control }) {

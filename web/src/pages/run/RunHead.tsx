@@ -8,6 +8,7 @@ import {
   formatCompact,
   formatCost,
   formatDuration,
+  formatInterval,
   formatNumber,
   formatPercent,
   formatScore,
@@ -16,6 +17,7 @@ import {
   UNKNOWN,
 } from "../../format";
 import { changedAddress } from "../../router";
+import type { RolloutFilter } from "../../rows";
 import { scoreRange } from "../../runs";
 import { stateColour } from "../../states";
 
@@ -24,16 +26,15 @@ interface RunHeadProps {
   live: LiveRun | null;
   /** Rollouts by status. */
   counts: Map<string, number>;
-  /** The statuses of the current filter. */
-  statuses: string[];
+  filter: RolloutFilter;
 }
 
 /** The figures of a run. */
-export function RunHead({ detail, live, counts, statuses }: RunHeadProps) {
+export function RunHead({ detail, live, counts, filter }: RunHeadProps) {
   return (
     <section class="panel run-figures" aria-label="Figures">
       <Score detail={detail} live={live} />
-      <Progress detail={detail} live={live} counts={counts} statuses={statuses} />
+      <Progress detail={detail} live={live} counts={counts} filter={filter} />
       <Requests detail={detail} live={live} />
       <Spend detail={detail} live={live} />
       <Machines detail={detail} live={live} />
@@ -57,10 +58,13 @@ interface PartProps {
   live: LiveRun | null;
 }
 
+const MEASURED =
+  "Completed rollouts with a score, and failures and time-outs of the agent, which count as 0. Infrastructure failures, " +
+  "answers whose scorer failed, cancelled and pending rollouts are not measured.";
+
 function Score({ detail, live }: PartProps) {
-  const { score, interval } = detail.row;
+  const { score, interval, measured, score_of_all, total } = detail.row;
   const shown = score ?? live?.mean_score ?? null;
-  const half = interval ? (interval[1] - interval[0]) / 2 : null;
   const others = [
     ...Object.entries(detail.pass_at).map(([k, value]) => [`pass@${k}`, value] as const),
     ...(Object.keys(detail.means).length > 1 ? Object.entries(detail.means) : []),
@@ -68,21 +72,30 @@ function Score({ detail, live }: PartProps) {
   const value = (
     <>
       {formatScore(shown)}
-      {half !== null && <span class="soft"> ± {formatScore(half)}</span>}
+      {interval && <span class="soft"> {formatInterval(interval)}</span>}
     </>
   );
   return (
     <Figure label="Score" value={value} class="main-figure">
       {shown !== null && <IntervalBar mean={shown} interval={interval} range={scoreRange([detail.row])} />}
-      <span class="detail" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
-        {others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join(" · ") ||
-          (interval ? `95 % interval ${formatScore(interval[0])} to ${formatScore(interval[1])}` : "")}
+      <span class="detail clipped" title={MEASURED}>
+        {measured > 0 ? `95 % interval · ${formatNumber(measured)} measured` : "nothing was measured"}
       </span>
+      {score_of_all !== null && measured < total && (
+        <span class="detail clipped" title="The mean of all rollouts, if those that were not measured count as 0">
+          {formatScore(score_of_all)} with the others as 0
+        </span>
+      )}
+      {others.length > 0 && (
+        <span class="detail" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
+          {others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join(" · ")}
+        </span>
+      )}
     </Figure>
   );
 }
 
-function Progress({ detail, live, counts, statuses }: RunHeadProps) {
+function Progress({ detail, live, counts, filter }: RunHeadProps) {
   const parts: BarPart[] = STATUSES.map((state) => ({ state, count: counts.get(state) ?? 0 }));
   const { row } = detail;
   const done = live?.done ?? row.done;
@@ -103,19 +116,29 @@ function Progress({ detail, live, counts, statuses }: RunHeadProps) {
         {parts
           .filter((part) => part.count > 0)
           .map((part) => {
-            const isChosen = statuses.includes(part.state);
+            const isChosen = filter.statuses.includes(part.state);
             return (
               <a
                 key={part.state}
                 class="state"
                 style={{ "--colour": `var(${stateColour(part.state)})` }}
-                href={changedAddress({ status: isChosen && statuses.length === 1 ? null : part.state })}
+                href={changedAddress({ status: isChosen && filter.statuses.length === 1 ? null : part.state })}
                 aria-current={isChosen ? "true" : undefined}
               >
                 {formatNumber(part.count)} {part.state}
               </a>
             );
           })}
+        {row.cut > 0 && (
+          <a
+            class="cut"
+            href={changedAddress({ cut: filter.cut ? null : "1" })}
+            aria-current={filter.cut ? "true" : undefined}
+            title="Replies that were cut at the limit of tokens or of the context"
+          >
+            {formatNumber(row.cut)} cut
+          </a>
+        )}
       </span>
     </Figure>
   );
