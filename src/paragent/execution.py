@@ -12,19 +12,22 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from paragent.tasks import ErrorInfo
 
 __all__ = [
+    "STARTING_HELPER",
     "Activity",
     "Ending",
     "ExecutionRecord",
     "Outcome",
+    "SelfLimited",
     "current_activity",
     "current_record",
     "current_task",
     "doing",
+    "limit_itself",
     "record_step",
     "record_usage",
     "waiting",
@@ -103,13 +106,36 @@ class Outcome:
         )
 
 
+class SelfLimited(Protocol):
+    """An async call that enforces its own time limit, as its worker sees it."""
+
+    def excuse(self, seconds: float) -> None:
+        """Called on the event loop after another call blocked it for some seconds, which do not count for this one."""
+
+    def stop(self, stack: str) -> Any:
+        """Return the result of the call, whose code blocks the event loop beyond its deadline and will not continue.
+
+        Called from another thread.
+
+        Args:
+            stack: where the code is, as text.
+        """
+
+
 class ExecutionRecord:
     """What the code of one execution has recorded."""
 
-    __slots__ = ("task_id", "trajectory", "usage")
+    __slots__ = ("limit_itself", "number", "task_id", "trajectory", "usage")
+
+    number: int | None
+    """The number of the call while its code runs on the event loop, else None."""
+    limit_itself: Callable[[SelfLimited], Callable[[float], None]] | None
+    """See the function `limit_itself`; None where nobody watches the event loop."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
+        self.number = None
+        self.limit_itself = None
         self.usage: dict[str, float] = {}
         self.trajectory: list[Any] = []
 
@@ -158,6 +184,18 @@ def record_step(step: Any) -> None:
         record.trajectory.append(step)
 
 
+def limit_itself(limited: SelfLimited) -> Callable[[float], None]:
+    """Tell the worker that the calling code is one async call as a whole and enforces its own time limit.
+
+    Returns:
+        A function that sets the deadline: the `time.monotonic()` at which the worker ends the call if it blocks the event loop or
+        ignores its own limit; infinite: it may only block the event loop for a while; negative: the same, and the code that runs
+        now is not what the limit is for. Outside of a worker, the function does nothing.
+    """
+    record = current_record.get()
+    return (lambda _: None) if record is None or record.limit_itself is None else record.limit_itself(limited)
+
+
 class Activity(Protocol):
     """Receives what one rollout is doing, for the live display and the time limit."""
 
@@ -185,12 +223,17 @@ def doing(what: str, name: str = "") -> None:
         activity.doing(what, name)
 
 
+STARTING_HELPER = "waiting for a helper process"
+"""The wait for a process or another resource that the rollouts of a worker share: until it is started, or free."""
+
+
 @contextlib.contextmanager
 def waiting(what: str, seconds: float | None = None) -> Iterator[None]:
     """Mark a wait for a shared resource: it is displayed and does not count against the time limit.
 
     Args:
-        what: `waiting for a machine`; any other text is recorded as waiting for the endpoint.
+        what: `waiting for a machine`; `STARTING_HELPER`, which is recorded as what the rollout was doing; any other text is
+            recorded as waiting for the endpoint.
         seconds: how long it takes, if that is known.
     """
     activity = current_activity.get()

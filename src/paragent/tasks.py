@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,12 +13,17 @@ from paragent._internal.validation import integer, seconds
 from paragent.errors import ConfigError, TaskFailed
 
 __all__ = [
+    "ANSWERED",
+    "ANSWER_CUT",
+    "CONTEXT_FULL",
+    "CUT_ENDINGS",
     "TURNS_USED_UP",
     "BenchmarkTask",
     "ErrorInfo",
     "Task",
     "TaskResponse",
     "TaskStatus",
+    "content_digest",
 ]
 
 
@@ -77,6 +84,19 @@ class BenchmarkTask:
         if isinstance(self.answer, (list, tuple)):
             return tuple(str(one) for one in self.answer)
         return (str(self.answer),)
+
+
+def content_digest(task: BenchmarkTask, *, references: bool = True) -> str:
+    """Return 12 hexadecimal digits that tell tasks with different contents apart, whatever their ids.
+
+    Args:
+        task: the task.
+        references: whether the reference answers belong to the content, besides question, choices and images.
+    """
+    shown = {name: task.metadata[name] for name in _SHOWN if name in task.metadata}
+    parts = [" ".join(task.question.split()), shown, *([task.references] if references else [])]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class TaskStatus(StrEnum):
@@ -160,5 +180,15 @@ class TaskResponse:
         raise TaskFailed(f"task {self.id!r} {self.status}: {detail}", self)
 
 
+ANSWERED = "answered"
+"""The ending of a rollout whose agent gave its answer."""
 TURNS_USED_UP = "turns used up"
 """The ending of a rollout that reached its limit of turns."""
+ANSWER_CUT = "answer cut"
+"""The ending of a rollout whose last reply reached the limit of tokens, or whose program printed too much."""
+CONTEXT_FULL = "context full"
+"""The ending of a rollout whose messages did not fit into the model's context any more."""
+CUT_ENDINGS = (ANSWER_CUT, CONTEXT_FULL)
+"""The endings of rollouts whose answer may be incomplete because such a limit was reached."""
+_SHOWN = ("choices", "image", "images")
+"""Keys of a task that its question refers to."""

@@ -26,7 +26,7 @@ def test_the_demo_shows_every_status(capsys: pytest.CaptureFixture[str]) -> None
 def test_every_command_has_help() -> None:
     for arguments in (["--help"], ["demo", "-h"], ["rollout", "-h"], ["runs", "-h"], ["compare", "-h"]):
         done = subprocess.run(
-            [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "paragent", *arguments], capture_output=True, text=True, check=True, timeout=100
         )
         assert "usage: paragent" in done.stdout
 

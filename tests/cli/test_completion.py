@@ -15,6 +15,7 @@ import pytest
 
 from paragent import RolloutConfig, run_parallel_rollout
 from paragent.cli import main
+from tests.children import BoundedPopen
 
 PROGRAMS = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "$ "}
@@ -37,6 +38,7 @@ def suggested(line: str, folder: Path, **variables: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=100,
     )
     return done.stdout.split()
 
@@ -48,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tasks.jsonl").write_text('{"id": "first", "question": "1"}\n{"id": "second", "question": "2"}\n')
     (folder / "tables").mkdir()
     with (folder / "script").open("w") as script:
-        subprocess.run([PROGRAMS / "paragent", "completion", "bash"], stdout=script, check=True)
+        subprocess.run([PROGRAMS / "paragent", "completion", "bash"], stdout=script, check=True, timeout=100)
     for run in ("monday", "tuesday"):
         data, results = folder / "tasks.jsonl", folder / "results"
         run_parallel_rollout(
@@ -109,7 +111,7 @@ def test_plug_ins_are_suggested_without_being_imported(folder: Path, tmp_path: P
 def test_the_tab_key_completes_in_an_interactive_bash(folder: Path) -> None:
     terminal, inner = pty.openpty()
     command = ["bash", "--norc", "--noprofile", "-i"]
-    with subprocess.Popen(
+    with BoundedPopen(
         command, cwd=folder, env=ENVIRONMENT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
     ) as shell:
         os.close(inner)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from paragent.cli import main
+from tests.children import BoundedPopen
 
 SMALL = ["demo", "--tasks", "3", "--workers", "1", "--no-desktops"]
 
@@ -38,7 +39,7 @@ def test_a_part_that_cannot_run_is_named_with_its_cure(
 def test_the_pages_are_served_until_ctrl_c() -> None:
     remote = {"SSH_CONNECTION": "192.0.2.7 50000 192.0.2.1 22", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
     command = [sys.executable, "-m", "paragent", *SMALL, "--no-rollouts", "--view"]
-    with subprocess.Popen(command, env={**os.environ, **remote}, stdout=subprocess.PIPE, text=True) as demo:
+    with BoundedPopen(command, env={**os.environ, **remote}, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         shown = ""
         while "until Ctrl-C" not in shown and (line := demo.stdout.readline()):

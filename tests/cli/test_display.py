@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from paragent.cli.display import duration, progress_line, progress_view
+from paragent.cli.display import ProgressLines, duration, progress_line, progress_view
 from paragent.rollout.live_run import LiveBudget
 from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress, RunState
 from paragent.rollout.machines import MachineCounts
@@ -33,7 +34,7 @@ def test_the_terminal_view_shows_the_progress() -> None:
     shown = console.export_text()
     for words in (
         "1/10",
-        "0.500",
+        "score 1.000 (1 measured)",
         "requests 3 / 8",
         "machines 2 in use, 1 resetting / 3",
         "retrying in 0:45",
@@ -50,12 +51,32 @@ def test_the_line_shows_the_progress() -> None:
     for words in (
         "1 of 10 done",
         "2 active (2 waiting: retrying in 0:45)",
-        "score 0.500",
+        "score 1.000",
         "1 endpoint",
         "requests 3 / 8",
         "resetting / 3",
     ):
         assert words in said, said
+
+
+def test_lines_print_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
+    made, lines = progress(), ProgressLines()
+    error = "EndpointDown: the endpoint failed {} times for one turn. Check that it runs"
+    for number in (1, 2, 3):
+        made.count(
+            RolloutResult(f"x{number}", 1, RolloutStatus.INFRASTRUCTURE, kind="endpoint", error=error.format(number))
+        )
+        lines.print(made)
+    made.count(RolloutResult("y", 1, RolloutStatus.INFRASTRUCTURE, kind="endpoint", error="EndpointDown: HTTP 503"))
+    lines.print(made)
+    shown = capsys.readouterr().err.splitlines()
+    assert [line for line in shown if " done, " not in line] == [
+        "run: endpoint: the endpoint failed 1 times for one turn. Check that it runs",
+        "run: endpoint: HTTP 503",
+    ]
+    assert [part for line in shown for part in line.split(", ") if part.endswith(" endpoint")] == [
+        f"{number} endpoint" for number in (2, 3, 4, 5)
+    ]
 
 
 def test_states_and_budgets_are_shown() -> None:

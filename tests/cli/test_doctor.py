@@ -140,7 +140,7 @@ def test_only_the_core_packages_are_needed() -> None:
         f"import sys; sys.modules.update(dict.fromkeys({optional}, None))\n"
         "from paragent.cli import main; sys.exit(main(['doctor']))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -159,7 +159,7 @@ def test_a_probe_that_hangs_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
     release = threading.Event()
 
     def hang() -> Finding:
-        release.wait()
+        release.wait(60)
         return Finding(subject="Java", works=True, detail="too late")
 
     monkeypatch.setitem(PROBES, "Java", hang)

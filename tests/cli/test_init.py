@@ -14,6 +14,7 @@ import pytest
 
 from paragent.cli import main
 from paragent.testing import OpenAIServer, Script
+from tests.children import BoundedPopen
 
 FILES = {
     ".env.example",
@@ -44,7 +45,7 @@ def environment() -> dict[str, str]:
 def succeeds(command: str, folder: Path) -> str:
     """Run a command and return its output."""
     done = subprocess.run(
-        shlex.split(command, comments=True), cwd=folder, env=environment(), capture_output=True, text=True
+        shlex.split(command, comments=True), cwd=folder, env=environment(), capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -79,13 +80,13 @@ def test_the_commands_of_the_readme_work() -> None:
     assert install == "pip install -e '.[dev]'"  # the test of the built packages runs it
     assert re.search(r"score\s+│ 0\.875", succeeds(rollout, folder))
     assert "passed" in succeeds(tests, folder)
-    with subprocess.Popen(
+    with BoundedPopen(
         shlex.split(view), cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         assert any("http://127.0.0.1:" in line for line in iter(server.stdout.readline, ""))
         server.send_signal(signal.SIGINT)
-        server.communicate()
+        server.communicate(timeout=60)
     assert server.returncode == 0
 
 

@@ -27,6 +27,7 @@ from paragent.config import RunConfig
 from paragent.rollout.live_status import LiveRollout, LiveStatus, RolloutProgress
 from paragent.runners.progress import open_reporter
 from paragent.store import RolloutResult, RolloutStatus
+from tests.children import BoundedPopen
 from tests.cli.test_runs import made_run
 
 ATTACKS = {
@@ -164,7 +165,7 @@ def test_a_terminal_gets_colours_but_no_control_characters(tmp_path: Path) -> No
     near, far = pty.openpty()
     command = [sys.executable, "-m", "paragent", "show", str(run)]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
-    with subprocess.Popen(command, stdout=far, stderr=far, stdin=subprocess.DEVNULL, env=environment) as process:
+    with BoundedPopen(command, stdout=far, stderr=far, stdin=subprocess.DEVNULL, env=environment) as process:
         os.close(far)
         shown = _all(near)
     assert process.returncode == 0

@@ -70,6 +70,15 @@ MISTAKES = (
         says=("fields.jsonl:1: no question", "or --data-field question=NAME with one of its own: id, problem"),
     ),
     Mistake(
+        title="tasks whose question has a name with a capital letter",
+        command=f"{_RUN} --data capitals.csv",
+        files={"capitals.csv": "Question,Best Answer\n" + "2 + 2?,4\n" * 12},
+        says=(
+            "12 lines cannot be read as a task; nothing was started: capitals.csv:1: no question:",
+            "for 'Question', use --data-field question=Question (the same in 11 more lines)",
+        ),
+    ),
+    Mistake(
         title="tasks without an answer",
         command=f"{_RUN} --data answers.jsonl --engine inline",
         files={"answers.jsonl": '{"id": "a", "question": "2 + 2?", "solution": "4"}\n'},

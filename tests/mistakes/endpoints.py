@@ -102,7 +102,7 @@ MISTAKES = (
         status=1,
         waits=True,
         says=(
-            "1 rollout without a result; reason: the endpoint",
+            "stopped early: the endpoint has never answered",
             "ConnectionRefusedError",
             "Check that the endpoint runs and that OPENAI_BASE_URL is right",
         ),

@@ -15,7 +15,7 @@ MISTAKES = (
         title="an image that does not exist",
         command="paragent pool serve --path-to-vm ubuntu.qcow2",
         says=(
-            "path_to_vm='ubuntu.qcow2' is neither a file nor a built image; images:",
+            "path_to_vm (--path-to-vm): 'ubuntu.qcow2' is neither a file nor a built image; images:",
             "`paragent vm build` builds them",
         ),
     ),

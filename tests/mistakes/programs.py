@@ -62,13 +62,13 @@ MISTAKES = (
         "the address of a Ray cluster without in_local=False",
         "config = RunConfig(engine_name='ray', engine_options={'address': 'head:6379'})\n"
         "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
-        "EngineFailed: the address 'head:6379' is a cluster; add in_local=False to use it",
+        "EngineFailed: the address 'head:6379' is a cluster; add in_local=False (--engine-address) to use it",
     ),
     _mistake(
         "the address of a Spark cluster without in_local=False",
         "config = RunConfig(engine_name='spark', engine_options={'master': 'spark://head:7077'})\n"
         "Runners.sync_run_task(Task(input='?', agent=Tutor('a')), config)",
-        "EngineFailed: the master 'spark://head:7077' is a cluster; add in_local=False to use it",
+        "EngineFailed: the master 'spark://head:7077' is a cluster; add in_local=False (--engine-address) to use it",
     ),
     _mistake(
         "a Spark master without spark://",

@@ -61,7 +61,7 @@ MISTAKES = (
         title="runs without common tasks",
         command="paragent compare first second",
         given=runs,
-        says=("first and second have no scored task in common; compare runs of the same data",),
+        says=("first and second have no scored task in common", "compare runs of the same data"),
     ),
     Mistake(
         title="a score that the runs do not have",

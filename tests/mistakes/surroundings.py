@@ -62,7 +62,7 @@ def web_server(status: int, page: str = "<!doctype html><title>Welcome</title>")
                 yield {"url": f"http://127.0.0.1:{server.server_port}", "port": str(server.server_port)}
             finally:
                 server.shutdown()
-                thread.join()
+                thread.join(60)
 
     return given
 
@@ -108,7 +108,7 @@ def runs(folder: Path) -> Iterator[dict[str, str]]:
     for name, task in {"first": "a", "second": "b"}.items():
         with RunDirectory(folder / "results" / name) as directory:
             directory.open({"mode": "math", "attempts": 1}, "an identity")
-            directory.journal.add_tasks([BenchmarkTask(task, "?", "5")])
+            directory.journal.add_tasks([BenchmarkTask(task, f"{task}?", "5")])
             result = RolloutResult(
                 task, 1, RolloutStatus.COMPLETED, score=1.0, scores={"math": 1.0}, answer="5", final=True
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paragent.agents.base import AgentBase
 from paragent.errors import ContextFull
-from paragent.tasks import TURNS_USED_UP
+from paragent.tasks import ANSWER_CUT, ANSWERED, CONTEXT_FULL, TURNS_USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -93,18 +93,19 @@ class ChatAgent(AgentBase):
             try:
                 completion = await episode.complete()
             except ContextFull:
-                return AgentResult(said, "context full")
+                return AgentResult(said, CONTEXT_FULL)
             message = completion.message
+            ending = ANSWER_CUT if completion.finish_reason == "length" else ANSWERED
             said = message.get("content") or said
             if calls := message.get("tool_calls"):
                 await episode.answer_calls(calls)
                 if episode.ended:
                     return AgentResult(said, episode.ended)
             elif message.get("content"):
-                return AgentResult(said, "answer cut" if completion.finish_reason == "length" else "answered")
+                return AgentResult(said, ending)
             elif empty < episode.max_retries:
                 empty += 1
                 episode.messages.pop()
             else:
-                return AgentResult("", "answered")
+                return AgentResult("", ending)
         return AgentResult(said, TURNS_USED_UP)

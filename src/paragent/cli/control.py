@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.cli.options import add_command, run_folder
-from paragent.cli.tables import console, number, plain_table
+from paragent.cli.tables import console, number, plain_table, score_text
 from paragent.errors import RunNotLive
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def _print(live: LiveRun) -> None:
     facts.add_row(
         "rollouts", f"{live.done:,} of {live.total:,} done, {live.active:,} running, {live.pending:,} pending{extra}"
     )
-    facts.add_row("score", number(live.mean_score))
+    facts.add_row("score", score_text(live.mean_score, live.measured))
+    if live.cut:
+        facts.add_row("cut replies", f"{live.cut:,}")
     tokens = f"{number(live.prompt_tokens, ',')} / {number(live.completion_tokens, ',')}"
     facts.add_row("tokens in / out", tokens)
     facts.add_row("cost", number(live.cost, ",.4f"))

@@ -306,17 +306,17 @@ def _announce_rollouts(console: Console, plans: Collection[str]) -> None:
 
 
 def _row(run: str, summary: Summary) -> tuple[str, ...]:
-    from paragent.cli.tables import number
+    from paragent.cli.tables import interval_text, number
     from paragent.store import JOURNAL_FILE, Journal
 
     with Journal(_FOLDER / run / JOURNAL_FILE, read_only=True) as journal:
         [(turns, calls)] = journal.rows("SELECT sum(turns), sum(tool_calls) FROM results WHERE final = 1")
-    margin = f" ± {summary.margin:.2f}" if summary.margin else ""
+    interval = f" ({interval_text(summary.interval, '.2f')})" if summary.interval else ""
     failed = sum(summary.failures.values())
     return (
         run,
         str(summary.rollouts),
-        f"{number(summary.mean, '.2f')}{margin}",
+        f"{number(summary.mean, '.2f')}{interval}",
         f"[red]{failed}[/]" if failed else "",
         str(turns),
         str(calls),

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from paragent.cli.tables import console, number, plain_table
+from paragent.cli.tables import console, number, plain_table, score_text
 from paragent.rollout.budgets import described
 from paragent.rollout.live_status import RunState
+from paragent.store.failures import normalised_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from paragent.rollout.session import RolloutSession
     from paragent.store import Summary
 
-__all__ = ["duration", "open_display", "progress_line", "progress_view", "run_displayed"]
+__all__ = ["ProgressLines", "duration", "open_display", "progress_line", "progress_view", "run_displayed"]
 
 _LINE_INTERVAL = 5.0
 """Seconds between two lines without a terminal."""
@@ -40,7 +41,7 @@ def open_display(session: RolloutSession) -> Iterator[None]:
             session.watch(lambda progress: live.update(progress_view(progress)))
             yield
     else:
-        lines = _Lines()
+        lines = ProgressLines()
         session.watch(lines.show)
         yield
         lines.print(session.progress)
@@ -54,13 +55,15 @@ def run_displayed(plan: RolloutPlan) -> Summary:
         return session.run()
 
 
-class _Lines:
-    """Prints a line every few seconds, and when the note or the state changes."""
+class ProgressLines:
+    """Prints a line every few seconds, and when the note or the state changes; the message of an error only once."""
 
     def __init__(self) -> None:
         self._printed = time.monotonic()
         self._shown = ("", "")
         self._line = ""
+        self._reasons: set[str] = set()
+        """The messages that were printed, without their varying parts."""
 
     def show(self, progress: RolloutProgress) -> None:
         if time.monotonic() - self._printed >= _LINE_INTERVAL or (progress.note, _state(progress)) != self._shown:
@@ -71,8 +74,17 @@ class _Lines:
         line = progress_line(progress)
         if line != self._line:
             self._line = line
-            sys.stderr.write(line + "\n")
+            sys.stderr.write("".join(f"{one}\n" for one in (line, *self._new_reasons(progress))))
             sys.stderr.flush()
+
+    def _new_reasons(self, progress: RolloutProgress) -> Iterator[str]:
+        """Yield the error messages that were not printed before."""
+        for kind in progress.failures:
+            reason = " ".join(progress.reasons.get(kind, "").split())
+            same = f"{kind}: {normalised_message(reason)}"
+            if reason and same not in self._reasons:
+                self._reasons.add(same)
+                yield f"{progress.run}: {kind}: {reason}"
 
 
 def progress_line(progress: RolloutProgress) -> str:
@@ -81,8 +93,9 @@ def progress_line(progress: RolloutProgress) -> str:
         f"{progress.run}: {progress.done} of {progress.total} done",
         *([_state(progress)] if _state(progress) else []),
         f"{progress.active} active" + _waits(progress),
-        f"score {number(progress.mean)}",
-        *(f"{count} {kind}{_reason(progress, kind)}" for kind, count in progress.failures.items()),
+        *([] if progress.mean is None else [f"score {number(progress.mean)}"]),
+        *(f"{count} {kind}" for kind, count in progress.failures.items()),
+        *([f"{progress.cut} cut"] if progress.cut else []),
         *([f"{progress.cancelled} cancelled"] if progress.cancelled else []),
         *([_machines(progress)] if progress.machines else []),
         *([_requests(progress)] if progress.live.request_limit else []),
@@ -112,10 +125,12 @@ def progress_view(progress: RolloutProgress) -> Any:
         left,
         f"[yellow]{_state(progress)}[/]",
     )
-    facts = f"score [bold]{number(progress.mean)}[/]   active {progress.active}   "
+    facts = f"score [bold]{score_text(progress.mean, progress.measured)}[/]   active {progress.active}   "
     facts += f"tokens {number(progress.prompt_tokens, ',')} in, {number(progress.completion_tokens, ',')} out"
     if progress.retries:
         facts += f"   retries {progress.retries}"
+    if progress.cut:
+        facts += f"   {progress.cut} cut"
     if progress.cancelled:
         facts += f"   {progress.cancelled} cancelled"
     parts: list[Any] = [head, Text.from_markup(facts)]

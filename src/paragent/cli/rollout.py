@@ -268,15 +268,19 @@ def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudg
     statuses = (RolloutStatus.FAILED, RolloutStatus.TIMED_OUT, RolloutStatus.CANCELLED)
     failed = {status: summary.statuses[status] for status in statuses if summary.statuses[status]}
     problems = []
-    known = [] if stopped else [reason for reason in summary.reasons.values() if reason]
+    known = [] if stopped else [reason for messages in summary.reasons.values() for reason in messages if reason]
     reason = f"; reason: {known[0]}" if len(known) == 1 else ""  # several are in the table of the summary
     if stopped and (summary.pending or used_up is None):  # a budget may be used up by the last rollouts
         problems.append(f"stopped early: {stopped}")
     if failed:
         counts = ", ".join(f"{count:,} {status}" for status, count in failed.items())
         problems.append(f"{counted(sum(failed.values()), 'rollout')} without a score: {counts}{reason}")
-    if summary.unscored:
-        completed = f"{counted(summary.unscored, 'rollout')} completed without a score"
+    if unscored := summary.statuses[RolloutStatus.UNSCORED]:
+        problems.append(
+            f"the scorer failed for {counted(unscored, 'answer')}{reason}; `paragent rescore` scores them without another rollout"
+        )
+    if summary.unscored > unscored:
+        completed = f"{counted(summary.unscored - unscored, 'rollout')} completed without a score"
         problems.append(f"{completed}: the scorer had nothing to compare; see --metric and `paragent show`")
     if summary.pending:
         problems.append(f"{counted(summary.pending, 'rollout')} without a result{reason}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.cli.options import add_command, run_folder
-from paragent.cli.tables import COLOURS, console, number, plain_table, summary_table
+from paragent.cli.tables import COLOURS, console, interval_text, number, plain_table, summary_table
 from paragent.errors import UsageError
-from paragent.store import ATTEMPTS, JOURNAL_FILE, RolloutStatus, task_scores
+from paragent.store import ATTEMPTS, JOURNAL_FILE, METRIC, RolloutStatus, task_scores
+from paragent.tasks import CUT_ENDINGS
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from paragent.cli.options import Subparsers
     from paragent.store import Journal, RolloutResult
     from paragent.store.formats.conversations import BranchMessages
+    from paragent.tasks import BenchmarkTask
 
 __all__ = ["add"]
 
@@ -27,7 +31,12 @@ _LISTED = 20
 """Results that `show` lists by default, and changed tasks that `compare` lists."""
 _FOLDERS = 3
 """Subfolders that `runs` names."""
-_TEXT_WIDTH = 80
+_LONGEST_TEXT = 20_000
+"""Characters of one text that `show` prints: about 250 lines."""
+_TEXT_WIDTH = 60
+_QUESTION_WIDTH = 30
+"""Characters of a question in tables: the ids of tasks without one say nothing to a reader."""
+_DIFFERENT_TASKS = "no task of one has the question and the reference answer of a task of the other"
 
 
 def add(subparsers: Subparsers) -> None:
@@ -52,6 +61,8 @@ def _add_reading_commands(subparsers: Subparsers) -> None:
     )
     show.add_argument("--attempt", type=int, metavar="N", default=1, help="the attempt to show (default: 1)")
     show.add_argument("--status", choices=list(map(str, RolloutStatus)), help="list only results with this status")
+    cut = "list only results whose last reply was cut at the limit of tokens, or whose context was full"
+    show.add_argument("--cut", action="store_true", help=cut)
     limit = f"maximum number of results (default: {_LISTED})"
     show.add_argument("--limit", type=int, metavar="N", default=_LISTED, help=limit)
     show.set_defaults(run=_show)
@@ -123,15 +134,23 @@ def _runs(options: argparse.Namespace) -> int:
     if not found:
         print(f"no runs in {folder}; " + (_runs_below(below) or "`paragent runs DIR` lists those of another folder"))
         return 0
-    table = plain_table("", "run", "done", "score", "failed", "tokens in / out", "time")
+    headings = ("run", "started", "model", "data", "done", "score", "failed", "cut", "tokens in / out", "time")
+    table = plain_table("", *headings)
+    table.columns[0].overflow = "fold"  # the name is an argument of other commands
     for path in found:
         with Journal(path / JOURNAL_FILE, read_only=True) as journal:
             summary = summarise(journal, _attempts(journal))
+            [(started,)] = journal.rows("SELECT min(started) FROM sessions")
+        model, data = _model_and_data(path)
         table.add_row(
             escape(path.name),
-            f"{summary.rollouts - summary.pending}/{summary.rollouts}",
-            number(summary.mean),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else "",
+            escape(model),
+            escape(data),
+            f"{summary.done}/{summary.rollouts}",
+            "none" if summary.mean is None else f"{summary.mean:.3f}",
             str(sum(summary.failures.values())),
+            str(summary.cut),
             f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}",
             f"{summary.seconds:.0f} s",
         )
@@ -139,6 +158,15 @@ def _runs(options: argparse.Namespace) -> int:
     if below:
         print(_runs_below(below))
     return 0
+
+
+def _model_and_data(run: Path) -> tuple[str, str]:
+    """Return the model and the name of the data of a run, from its config.json; empty if they are unknown."""
+    try:
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        return str(config.get("model") or ""), Path(str(config.get("data") or "")).name
+    except (OSError, ValueError, AttributeError):
+        return "", ""
 
 
 def _folders_with_runs(folder: Path) -> list[Path]:
@@ -162,32 +190,48 @@ def _show(options: argparse.Namespace) -> int:
         out = console()
         summary = summarise(journal, _attempts(journal))
         out.print(summary_table(options.path.name, summary))
-        selected = ("final = 1", []) if options.status is None else ("final = 1 AND status = ?", [options.status])
-        table = plain_table("", "task", "status", "score", "turns", "work", "answer or error")
-        for count, result in enumerate(journal.results(*selected)):
+        conditions, values = ["final = 1"], []
+        if options.status is not None:
+            conditions, values = [*conditions, "status = ?"], [options.status]
+        if options.cut:
+            conditions.append(f"ending IN ({', '.join('?' * len(CUT_ENDINGS))})")
+            values += CUT_ENDINGS
+        where = " AND ".join(conditions)
+        table = plain_table("", "task", "question", "status", "score", "turns", "work", "answer or error")
+        for count, result in enumerate(journal.results(where, values)):
             if count == options.limit:
                 break
-            table.add_row(*_row(result))
+            table.add_row(*_row(result, journal.task(result.task)))
         out.print(table)
-        total = summary.done if options.status is None else summary.statuses[options.status]
+        [(total,)] = journal.rows(f"SELECT count(*) FROM results WHERE {where}", values)  # noqa: S608 - from above
         if total > options.limit:
             out.print(f"{total - options.limit} more; show all with --limit {total}")
     return 0
 
 
-def _row(result: RolloutResult) -> list[str]:
+def _row(result: RolloutResult, task: BenchmarkTask | None) -> list[str]:
     from rich.markup import escape
 
-    text = " ".join((result.error or result.answer or "").split())
+    cut = f"[{result.ending}] " if result.ending in CUT_ENDINGS else ""
+    text = cut + (result.error or result.answer or "")
     colour = COLOURS[result.status]
     return [
         escape(result.label),
+        _beginning(task.question if task else "", _QUESTION_WIDTH),
         f"[{colour}]{result.status}[/]",
         number(result.score) if result.score is not None else "",
         str(result.turns),
         f"{result.seconds:.1f} s",
-        escape(text if len(text) <= _TEXT_WIDTH else f"{text[: _TEXT_WIDTH - 1]}…"),
+        _beginning(text, _TEXT_WIDTH),
     ]
+
+
+def _beginning(text: str, width: int) -> str:
+    """Return the beginning of a text in one line, for a cell of a table."""
+    from rich.markup import escape
+
+    line = " ".join(text.split())
+    return escape(line if len(line) <= width else f"{line[: width - 1]}…")
 
 
 def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
@@ -207,15 +251,18 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         )
     out = console()
     folder = images_folder(journal.folder, task, attempt)
+    stored = journal.task(task)
     for result in results:
         score, ending = number(result.score), escape(result.ending or result.kind)
         replies = (
             f", {counted(result.cached_replies, 'reply', 'replies')} from the cache" if result.cached_replies else ""
         )
         out.print(f"[bold]{escape(task)}[/] attempt {attempt}: {result.status}, score {score}, {ending}{replies}")
+        if stored is not None and stored.references:
+            out.print(f"[cyan]reference[/] {escape(' | '.join(stored.references))}")
         if result.error:
-            out.print(f"[red]{escape(result.error)}[/]")
-        trajectory = journal.trajectory(result.number) or {}
+            out.print(f"[red]{escape(_shortened(result.error))}[/]")
+        trajectory = _trajectory(out, journal, result)
         last = ""
         for one in conversations(trajectory):
             _show_conversation(out, one, folder)
@@ -223,13 +270,36 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         steps = trajectory.get("steps", ())
         for step in steps:
             if step.get("kind") == "program":
-                out.print(f"[cyan]program[/] {escape(program_text(step))}")
+                out.print(f"[cyan]program[/] {escape(_shortened(program_text(step)))}")
         if result.answer and result.answer.strip() != last.strip():
-            out.print(f"[cyan]answer[/] {escape(result.answer)}")
+            out.print(f"[cyan]answer[/] {escape(_shortened(result.answer))}")
         for step in steps:
             if step.get("kind") == "score" and step.get("note"):
-                out.print(f"[cyan]score {score}[/] {escape(str(step.get('metric')))}: {escape(str(step['note']))}")
+                out.print(
+                    f"[cyan]score {score}[/] {escape(str(step.get('metric')))}: {escape(_shortened(str(step['note'])))}"
+                )
     return 0
+
+
+def _trajectory(out: Console, journal: Journal, result: RolloutResult) -> dict[str, Any]:
+    """Return the trajectory of a result; if it cannot be read, print why."""
+    from rich.markup import escape
+
+    try:
+        found = journal.trajectory(result.number)
+    except (ValueError, zlib.error) as error:
+        out.print(f"[red]the trajectory cannot be read: {escape(str(error))}[/]")
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of a text that is too long for a terminal."""
+    left_out = len(text) - _LONGEST_TEXT
+    if left_out <= 0:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n[... {left_out:,} characters are left out; `paragent export` has them ...]\n{text[-half:]}"
 
 
 def _show_conversation(out: Console, one: BranchMessages, folder: Path) -> None:
@@ -245,12 +315,16 @@ def _show_conversation(out: Console, one: BranchMessages, folder: Path) -> None:
     for position, message in enumerate(one.messages[one.shared :], one.shared):
         mark = " (cached)" if one.replies.get(position, {}).get("cached") else ""
         if reasoning := reasoning_of(message):
-            out.print(f"[cyan]reasoning[/] [dim]{escape(reasoning)}[/]")
-        out.print(f"[cyan]{escape(str(message.get('role')))}{mark}[/] {escape(text_of(message.get('content')))}")
+            out.print(f"[cyan]reasoning[/] [dim]{escape(_shortened(reasoning))}[/]")
+        out.print(
+            f"[cyan]{escape(str(message.get('role')))}{mark}[/] {escape(_shortened(text_of(message.get('content'))))}"
+        )
         for name in images_in(message):
             out.print(f"  [magenta]image[/] {escape(str(folder / name))}", soft_wrap=True)
         for function in dictionaries([call.get("function") for call in dictionaries(message.get("tool_calls"))]):
-            out.print(f"  [yellow]{escape(str(function.get('name')))}[/] {escape(str(function.get('arguments')))}")
+            out.print(
+                f"  [yellow]{escape(str(function.get('name')))}[/] {escape(_shortened(str(function.get('arguments'))))}"
+            )
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -300,32 +374,46 @@ def _rescore(options: argparse.Namespace) -> int:
         count = rescore(directory.journal, options.metric, judge)
         summary = summarise(directory.journal, _attempts(directory.journal))
         directory.finish(summary)
+        metric = directory.journal.meta(METRIC)
     mean = summary.means.get(options.metric)
+    if unscored := summary.statuses[RolloutStatus.UNSCORED]:
+        again = f"`--metric {metric}`" if metric not in {None, options.metric} else "another try"
+        print(
+            f"{counted(unscored, 'answer')} of failed scorers still without the score that counts; {again} may give it"
+        )
     if mean is None and count:
         reason = "the scorer had nothing to compare" if answers else "no task has an expected answer"
         print(f"{options.metric}: no score for {counted(count, 'answer')}: {reason}")
-        return 0
-    print(f"{options.metric}: mean {number(mean)} of {counted(count, 'answer')}; no rollout was executed again")
+        return 1
+    print(f"{options.metric}: mean {number(mean)}; {counted(count, 'answer')} scored, no rollout was executed again")
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from paragent.store import compare
+    from paragent.store import compare, match_tasks
 
     with _journal(options.a) as a, _journal(options.b) as b:
-        comparison = compare(_scores(a, options.metric), _scores(b, options.metric))
+        names = match_tasks([a.tasks(), b.tasks()])
+        scores = [_scores(journal, options.metric) for journal in (a, b)]
+        questions = {names[0][task.id]: task.question for task in a.tasks()}
+    common = set(names[0].values()) & set(names[1].values())
+    comparison = compare(
+        *({own[task]: score for task, score in run.items()} for own, run in zip(names, scores, strict=True))
+    )
     if comparison is None:
         raise UsageError(
-            f"{options.a} and {options.b} have no scored task in common; compare runs of the same data, and see `paragent show`"
+            f"{options.a} and {options.b} have no scored task in common: "
+            + (f"{counted(len(common), 'task')} in common and none measured in both" if common else _DIFFERENT_TASKS)
+            + "; compare runs of the same data, and see `paragent show`"
         )
     if options.json:
         print(json.dumps({name: getattr(comparison, name) for name in comparison.__slots__}))
         return 0
-    table = plain_table("", "", escape(options.a.name), escape(options.b.name), "difference")
-    interval = comparison.interval
-    spread = "" if interval is None else f" (95 %: {interval[0]:+.3f} to {interval[1]:+.3f})"
+    table = plain_table("", "", escape(options.a.name), escape(options.b.name), "difference", "question")
+    table.columns[3].no_wrap = True
+    spread = f" (95 % interval {interval_text(comparison.interval, '+.3f')})"
     table.add_row(
         f"mean of {counted(comparison.pairs, 'common task')}",
         f"{comparison.mean_a:.3f}",
@@ -335,7 +423,11 @@ def _compare(options: argparse.Namespace) -> int:
     for word, colour, changed in (("better", "green", comparison.better), ("worse", "red", comparison.worse)):
         for task, before, after in changed[:_LISTED]:
             table.add_row(
-                f"[{colour}]{word}[/] {escape(task)}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
+                f"[{colour}]{word}[/] {escape(task)}",
+                f"{before:.3f}",
+                f"{after:.3f}",
+                f"{after - before:+.3f}",
+                _beginning(questions[task], _QUESTION_WIDTH),
             )
     console().print(table)
     only = f"{comparison.only_a} and {comparison.only_b}"

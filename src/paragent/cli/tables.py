@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from paragent.store import Summary
 
-__all__ = ["COLOURS", "console", "number", "plain_table", "summary_table"]
+__all__ = ["COLOURS", "console", "interval_text", "number", "plain_table", "score_text", "summary_table"]
 
 COLOURS = {
     RolloutStatus.COMPLETED: "green",
@@ -21,6 +21,7 @@ COLOURS = {
     RolloutStatus.TIMED_OUT: "yellow",
     RolloutStatus.INFRASTRUCTURE: "magenta",
     RolloutStatus.CANCELLED: "bright_black",
+    RolloutStatus.UNSCORED: "magenta",
 }
 
 
@@ -53,20 +54,23 @@ def summary_table(name: str, summary: Summary) -> Any:
 
     table = plain_table(escape(name), "", "")
     table.show_header = False
-    table.add_row("rollouts", f"{summary.done} of {summary.rollouts}" + _attempts(summary))
+    table.add_row("rollouts", f"{summary.done} of {summary.rollouts} done" + _attempts(summary))
     for status, count in summary.statuses.items():
         if count:
-            table.add_row(f"  {status}", f"[{COLOURS[RolloutStatus(status)]}]{count}[/]")
-    table.add_row("[bold]score[/]", f"[bold]{number(summary.mean)}[/]{_margin(summary)}")
-    if summary.statuses[RolloutStatus.INFRASTRUCTURE]:
-        table.add_row("  without infrastructure failures", number(summary.mean_without_infrastructure))
+            again = " (pending)" if status == RolloutStatus.INFRASTRUCTURE else ""
+            table.add_row(f"  {status}", f"[{COLOURS[RolloutStatus(status)]}]{count}[/]{again}")
+    table.add_row("[bold]score[/]", score_text(summary.mean, summary.measured, summary.interval, bold=True))
+    if summary.mean_of_all is not None and summary.measured < summary.rollouts:
+        table.add_row("  others as 0", f"{summary.mean_of_all:.3f} of all {counted(summary.rollouts, 'rollout')}")
     for k, value in summary.pass_at.items():
         table.add_row(f"  pass@{k}", f"{value:.3f}")
     for scorer, value in summary.means.items():
         table.add_row(f"  {escape(scorer)}", f"{value:.3f}")
+    if summary.cut:
+        table.add_row("cut replies", f"[yellow]{summary.cut}[/]: a limit of tokens, context or output was reached")
     for kind, count in summary.failures.items():
-        reason = escape(summary.reasons.get(kind, ""))
-        table.add_row(f"failed: {escape(kind)}", f"{count}: {reason}" if reason else str(count))
+        for reason, same in _reasons(summary.reasons.get(kind, {}), count).items():
+            table.add_row(f"failed: {escape(kind)}", f"{same}: {escape(reason)}" if reason else str(same))
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
     if summary.cached_replies:
         cached = f"{summary.cached_replies:,} of {summary.cached_replies + summary.requests:,} replies"
@@ -86,11 +90,26 @@ def _machines(figures: dict[str, float]) -> str:
     return f"{counted(round(figures['leases_granted']), 'lease')}, {leased:.1f} s leased, {part:.0%} of their time"
 
 
-def _margin(summary: Summary) -> str:
-    """Return half the width of the 95 % interval of the score."""
-    if summary.margin is None:
-        return ""
-    return f" ± {summary.margin:.3f} (95 % interval)"
+def score_text(
+    mean: float | None, measured: int, interval: tuple[float, float] | None = None, *, bold: bool = False
+) -> str:
+    """Return a mean score with its interval and the number of results that it is the mean of."""
+    if mean is None:
+        return "none: nothing was measured"
+    shown = f"[bold]{mean:.3f}[/]" if bold else f"{mean:.3f}"
+    parts = [] if interval is None else [f"95 % interval {interval_text(interval)}"]
+    return f"{shown} ({', '.join([*parts, f'{measured:,} measured'])})"
+
+
+def interval_text(interval: tuple[float, float], form: str = ".3f") -> str:
+    """Return the two ends of an interval."""
+    return f"{interval[0]:{form}} to {interval[1]:{form}}"
+
+
+def _reasons(messages: dict[str, int], count: int) -> dict[str, int]:
+    """Return the messages of a kind of failure; those that the summary does not have are counted together."""
+    rest = count - sum(messages.values())
+    return messages | ({"other messages": rest} if rest and messages else {"": rest} if rest else {})
 
 
 def _attempts(summary: Summary) -> str:

@@ -28,7 +28,7 @@ _DEFAULT_TEMPERATURE = 0.5
 _DELAYS = (0.3, 1.3)
 """Seconds until a reply."""
 _STALL = 12.0
-"""Seconds until the first reply of a rollout that stalls."""
+"""Seconds until a first reply that stalls, chosen by chance in each execution: a hung endpoint is retried, too."""
 _MALFORMED, _REJECTED, _DOWN, _STALLED = 0.4, 0.06, 0.06, 0.05
 """The fraction of rollouts, at temperature 1, with a malformed tool call, a rejected request, an endpoint that is down, and a
 stalled reply. The fraction of wrong answers depends on the question."""
@@ -88,12 +88,12 @@ class _Noise:
         self.first_reply = roles.index("assistant") if self.turn else len(roles)
         difficulty = random.Random(question).random()  # noqa: S311 - not a secret, as below
         chance = random.Random(f"{temperature} {rollout}")  # noqa: S311
-        draws = [chance.random() for _ in range(4)]
+        draws = [chance.random() for _ in range(3)]
         self.wrong = draws[0] < temperature * difficulty
         self.malformed = draws[1] < temperature * _MALFORMED
         self.rejected = self.turn > 0 and draws[2] < temperature * _REJECTED
         self.down = self.turn == 0 and random.random() < temperature * _DOWN  # noqa: S311
-        stalled = self.turn == 0 and draws[3] < temperature * _STALLED
+        stalled = self.turn == 0 and random.random() < temperature * _STALLED  # noqa: S311
         self.delay = _STALL if stalled else random.Random(f"{self.turn} {rollout}").uniform(*_DELAYS)  # noqa: S311
 
 

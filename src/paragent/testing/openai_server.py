@@ -53,11 +53,15 @@ class Fault:
     """The `code` in the error's body, for example `context_length_exceeded`."""
     message: str = "as the script says"
     """The `message` in the error's body."""
+    contains: str = ""
+    """Only requests with this text fail."""
+    hangs: bool = False
+    """Whether the request gets no answer at all; the connection stays open."""
 
-    def hits(self, number: int) -> bool:
-        """Return whether the fault affects the request with this number."""
+    def hits(self, number: int, request: str = "") -> bool:
+        """Return whether the fault affects the request with this number and this body."""
         within = number >= self.first and (not self.last or number <= self.last)
-        return within and (number - self.first) % self.every == 0
+        return within and (number - self.first) % self.every == 0 and self.contains in request
 
 
 @dataclass(slots=True)
@@ -111,10 +115,11 @@ class Script:
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"this is not a valid script: {error}") from error
 
-    def fault(self) -> Fault | None:
+    def fault(self, request: Mapping[str, Any]) -> Fault | None:
         """Count a request and return the fault that affects it, if any."""
         number = next(self._numbers)
-        return next((fault for fault in self.faults if fault.hits(number)), None)
+        text = json.dumps(request, ensure_ascii=False) if any(fault.contains for fault in self.faults) else ""
+        return next((fault for fault in self.faults if fault.hits(number, text)), None)
 
     def refusal(self, request: Mapping[str, Any]) -> Fault | None:
         """Return the error for a request that the endpoint rejects because of its content, if any."""

@@ -47,11 +47,17 @@ class ScriptedConnection(asyncio.Protocol):
         self._keep = keep
         self._buffer = bytearray()
         self._busy = False
+        self._hanging = False
+        """Whether it has a request in flight that is never answered."""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._statistics.in_flight -= self._hanging
 
     def close(self) -> None:
         """Close the connection without waiting for data that is not sent yet."""
@@ -99,13 +105,16 @@ class ScriptedConnection(asyncio.Protocol):
         seen.most_in_flight = max(seen.most_in_flight, seen.in_flight + 1)
         if self._keep:
             seen.bodies.append(body)
-        fault = self._script.fault()
+        fault = self._script.fault(body)
         most = self._script.most_at_once
         if fault is None and most and seen.in_flight >= most:
             seen.refused += 1
             self._reply(429, _error(429, "too many requests at once", "", dialect))  # immediately, as real endpoints do
             return
         seen.in_flight += 1
+        if fault is not None and fault.hangs:
+            self._hanging = True
+            return
         asyncio.get_running_loop().call_later(self._script.latency, self._answer, body, dialect, fault)
 
     def _answer(self, body: dict[str, Any], dialect: str, fault: Fault | None) -> None:

@@ -15,8 +15,8 @@ from paragent.machines.cleanup import find_program
 
 __all__ = ["PROGRAM_LIMIT", "Finding", "check_extra", "check_program", "program_output", "program_version"]
 
-PROGRAM_LIMIT = 5.0
-"""Seconds for a program to tell its version, or to run once."""
+PROGRAM_LIMIT = 15.0
+"""Seconds for a program to tell its version, or to run once. Beside eight other busy processes, Python took more than 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

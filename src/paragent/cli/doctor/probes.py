@@ -29,7 +29,7 @@ __all__ = ["EXTRA", "PROBES", "run_probes"]
 
 EXTRA = "extra "
 """The beginning of the name of a probe for the packages of an extra."""
-_LIMIT = 8.0
+_LIMIT = 20.0
 """Seconds for all probes together, which run at the same time."""
 _BOOT_LIMIT = 3.0
 """Seconds for a machine that only ends itself. With KVM it takes 0.1; where KVM is itself emulated, more than 4."""
