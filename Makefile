@@ -15,26 +15,29 @@ PAGES := src/paragent/view/bundle/index.html
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
 	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
 
+# Python keeps compiled modules. Without them, every process compiles whatever it imports, which takes a second for many commands.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Installs paragent with the extras $(1), in the versions of constraints.txt: with uv, which is fast, else with pip.
 export UV_NATIVE_TLS := 1
 install-extras = $(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(1)]' || \
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --compile-bytecode --constraint constraints.txt --editable '.[$(1)]' || \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
 comma := ,
 DEMO_EXTRAS := demo,web,osworld,qemu
 ALL_EXTRAS := dev,bench,docs,ray,spark,math,rag,web,osworld,rollout,hf,parquet,training,view,otel,mcp,anthropic
 # Tests that need no QEMU, Java, browser or Ray and take about a second at most.
-FAST := not slow and not ray and not spark and not qemu and not browser
+FAST := not slow and not ray and not spark and not qemu and not browser and not nightly
 
 # Agents of other projects, which tests run unchanged.
 AGENTS := .venv-agents
 AGENTS_READY := $(AGENTS)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs web web-check test test-fast test-core test-docs coverage check format lock bench osworld-parity clean
+.PHONY: help demo docs web web-check test test-integrations test-nightly test-fast test-core test-docs coverage check format lock bench osworld-parity clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 # The demo needs neither Ray nor Spark, the two largest packages.
 $(LIGHT): pyproject.toml constraints.txt Makefile
@@ -158,25 +161,45 @@ $(TRAINERS_READY): $(TRAINERS_LIST) | $(LIGHT)
 	$$pip --no-deps skyrl==0.3.0 skyrl-gym==0.4.0 verl==0.9.0
 	@touch $@
 
-# Hundreds of tests kill processes, nodes and machines. A failed test is run again once, and its first failure is printed at the end, so
-# that races are noticed and fixed.
-test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) $(AGENTS_READY) $(TRAINERS_READY) ## Check format, lint and types, then run all tests
-	@$(MAKE) --no-print-directory check web-check
-	@echo "==> tests"
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --reruns 1
+# Tests of other products, which are large and installed only for them, and the parts that `make test-nightly` adds to `make test`.
+USUAL := not integration and not nightly
+pytest = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
+# Tests wait for other processes half of the time, so three at a time keep two cores busy.
+PROCESSES ?= 3
+
+# Runs the checks of types and web pages while tests run, and shows what they found after the tests.
+checks-and = $(BIN)/mypy --no-error-summary > $(VENV)/types.log 2>&1 & types=$$!; \
+	$(BIN)/python web/build_backend.py check > $(VENV)/pages-check.log 2>&1 & pages=$$!; \
+	$(1); status=$$?; \
+	wait $$types || { echo "==> types"; cat $(VENV)/types.log; status=1; }; \
+	wait $$pages || { echo "==> web pages"; cat $(VENV)/pages-check.log; status=1; }; \
+	exit $$status
+
+test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(NODE) $(PAGES) ## Check format, lint and types, and run all tests but those of other products
+	@echo "==> format, lint"
+	@$(format-and-lint)
+	@echo "==> types, web pages, tests"
+	@$(call checks-and,$(pytest) -m "$(USUAL)")
+
+test-integrations: $(READY) $(PROGRAMS) $(SYSTEM) $(PAGES) $(FORMATS_READY) $(OPENENV_READY) $(AGENTS_READY) $(TRAINERS_READY) ## Install other products (2 GB) and run the tests with them, and those of the built packages
+	@echo "==> tests with trainers, agents, formats and environments of others"
+	@$(pytest) -m integration
+
+test-nightly: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(PAGES) ## Run the parts of the contracts that `make test` leaves out, and more examples of property tests
+	@HYPOTHESIS_PROFILE=nightly PARAGENT_CHAOS_LEASES=200 $(pytest) -m "not integration"
 
 test-fast: $(READY) $(PAGES) ## Check format, lint and types, then run the tests without QEMU, Java, browser and Ray (under 90 s)
 	@echo "==> format, lint, types, fast tests"
 	@$(format-and-lint)
 	@$(BIN)/mypy --no-error-summary & types=$$!; \
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadgroup -m "$(FAST)"; tests=$$?; \
+	$(pytest) -q -m "$(FAST)"; tests=$$?; \
 	wait $$types && exit $$tests
 
 CORE := .venv-core
 test-core: ## Run the tests of the core in an environment without any extra
 	@test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
 	@$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable . hypothesis numpy psutil pytest pytest-rerunfailures pytest-timeout
+		--editable . hypothesis numpy psutil pytest pytest-timeout
 	@$(CORE)/bin/python -m pytest -q -m "$(FAST)" tests/agents tests/config tests/remote tests/runners tests/serialization \
 		--ignore tests/remote/test_calls.py --ignore tests/serialization/test_exceptions.py # these two use openai's exceptions
 

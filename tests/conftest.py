@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from paragent.machines.cleanup import cache_folder
+
+pytest_plugins = ["tests.distribution", "tests.time_limits"]
 
 # Assertions of these modules show the values of their operands, as those of test modules do.
 pytest.register_assert_rewrite("paragent.testing", "tests.engines.cluster_contract")
@@ -26,8 +29,11 @@ os.environ |= {
     "RAY_agent_register_timeout_ms": f"{1000 * _START_SECONDS}",
 }
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+for profile, examples in {"usual": 50, "nightly": 500}.items():
+    settings.register_profile(
+        profile, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -42,24 +48,12 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Assign tests to processes, with `--dist loadgroup`: each file runs in one process, and all tests that start clusters,
-    machines or browsers in the same one, because two of them at a time overload a small computer. A test may name its group."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if item.get_closest_marker("xdist_group"):
-                continue
-            heavy = any(item.get_closest_marker(name) for name in ("ray", "spark", "qemu", "browser"))
-            item.add_marker(pytest.mark.xdist_group("heavy" if heavy else item.nodeid.partition("::")[0]))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the failures of tests that passed when `make test` ran them again: they are bugs that occur by chance."""
-    reports = [report for report in terminalreporter.stats.get("rerun", ()) if isinstance(report, pytest.TestReport)]
-    for report in reports:
-        terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")
-        terminalreporter.write_line(report.longreprtext)
+@pytest.fixture(autouse=True)
+def _same_path() -> Iterator[None]:
+    """Remove what a test added to `sys.path`: commands add the current folder, whose modules another test would find."""
+    before = sys.path.copy()
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,10 +27,10 @@ INLINE = RunConfig(engine_name="inline")
 class Meeting(AgentBase):
     """Replies only after all others were called."""
 
-    everybody = threading.Barrier(3, timeout=60)
+    everybody = threading.Barrier(3)
 
     def reply(self, x: Any = None) -> Msg:
-        self.everybody.wait()
+        self.everybody.wait(60)
         return Msg(name=self.name, content=f"{self.name} received {x.content}")
 
 

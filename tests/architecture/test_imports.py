@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import paragent
+from tests.architecture.trees import tree_of
 
 PACKAGE = Path(paragent.__file__).parent
 TEMPLATE = PACKAGE / "cli" / "project"
@@ -41,7 +42,7 @@ def package_of(path: Path) -> str:
 
 def imported_packages(path: Path) -> set[str]:
     packages = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -74,7 +75,7 @@ def test_only_the_command_line_prints() -> None:
     for path in SOURCES:
         if package_of(path) in {"cli", "testing"}:  # agents of the contract suites print, as agents of users do
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 printing.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert not printing, printing

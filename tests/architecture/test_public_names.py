@@ -16,6 +16,7 @@ import pytest
 
 import paragent
 from paragent import errors, testing
+from tests.architecture.trees import tree_of
 
 HEAVY = {"asyncio", "cloudpickle", "grpc", "multiprocessing", "openai", "pyspark", "ray", "rich", "torch"}
 
@@ -29,7 +30,7 @@ def test_public_names_are_unique_and_exist() -> None:
 
 def test_type_checkers_and_the_program_see_the_same_names() -> None:
     """The imports for type checkers, the table of modules and `__all__` of the package have the same names."""
-    tree = ast.parse(Path(paragent.__file__).read_text())
+    tree = tree_of(Path(paragent.__file__))
     [checked] = [node for node in tree.body if isinstance(node, ast.If)]
     imported = {
         alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -59,7 +60,7 @@ def annotations_of(kind: type) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def top_level_classes() -> set[str]:
-    trees = (ast.parse(path.read_text()) for path in Path(paragent.__file__).parent.rglob("*.py"))
+    trees = (tree_of(path) for path in Path(paragent.__file__).parent.rglob("*.py"))
     return {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
@@ -86,7 +87,11 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 def modules_after(statement: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
-    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100
+        ).stdout.split()
+    )
 
 
 def test_importing_paragent_loads_nothing_heavy() -> None:
@@ -109,7 +114,9 @@ def test_importing_paragent_is_quick() -> None:
     """Measured as CPU time, the best of five, so that the load of the machine does not matter."""
     code = "import time; t = time.process_time(); import paragent; print(time.process_time() - t)"
     best = min(
-        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        float(
+            subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100).stdout
+        )
         for _ in range(5)
     )
     assert best < 0.1, best

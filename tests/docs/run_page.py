@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from paragent.testing import OpenAIServer, Script
+from tests.children import BoundedPopen
 from tests.docs.pages import EXECUTED, NOT_EXECUTED, PARSED, ROOT, Block, Page, read_page
 
 COMMAND_SECONDS = 100
@@ -183,7 +184,7 @@ def _set_up(command: str) -> bool:
 def _interrupted(command: str, text: str) -> tuple[int, str]:
     """Run a command, interrupt it as Ctrl-C does when it has printed a line with `text`, and return its status and output."""
     lines: list[str] = []
-    with subprocess.Popen(
+    with BoundedPopen(
         ["bash", "-c", f"exec {command}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -233,7 +234,7 @@ def _server(command: str, text: str) -> Iterator[None]:
             process.wait(SERVER_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(60)
         reader.join(SERVER_SECONDS)
         process.stdout.close()
 

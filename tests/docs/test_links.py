@@ -52,7 +52,9 @@ def test_addresses_of_the_site_are_those_of_pages() -> None:
 def readme_on_pypi() -> str:
     """Return the README with absolute links. In a process of its own: setuptools replaces distutils, if that is not imported."""
     program = "import pathlib, setup; print(setup.absolute_links(pathlib.Path('README.md').read_text(), '0'))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
+    )
     return done.stdout
 
 

@@ -3,27 +3,56 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.distribution import ALONE
 from tests.docs.pages import EXECUTED, NOT_EXECUTED, PAGES, PARSED, ROOT, read_page
 
 WITH_CODE = [page for page in PAGES if any(block.language in EXECUTED for block in read_page(page).steps)]
 
 
+def ports_of(page: Path) -> list[str]:
+    """Return the fixed ports of the servers that a page starts."""
+    code = "\n".join(block.body for block in read_page(page).steps if block.language in EXECUTED)
+    return sorted(set(re.findall(r"--port[ =](\d+)", code)))
+
+
+def group_of(page: Path) -> str:
+    """Return the group of pages that run one after the other: they need a cluster or machines, or have a port in common."""
+    ports = set(ports_of(page))
+    together = [other for other in WITH_CODE if other == page or ports & set(ports_of(other))]
+    needs = {name for other in together for name in read_page(other).needs}
+    return next((name for name in ALONE if name in needs), str(together[0]))
+
+
 def cases() -> list[object]:
     return [
         pytest.param(
-            page, id=str(page), marks=[getattr(pytest.mark, name) for name in {"slow", *read_page(page).needs}]
+            page,
+            id=str(page),
+            marks=[
+                pytest.mark.xdist_group(group_of(page)),
+                pytest.mark.slow(3 * sum(block.language in EXECUTED for block in read_page(page).steps)),
+                *(getattr(pytest.mark, name) for name in set(read_page(page).needs) - {"slow"}),
+            ],
         )
         for page in WITH_CODE
     ]
 
 
-@pytest.mark.xdist_group("heavy")  # one at a time: pages start servers at fixed ports, clusters and machines
+def test_pages_with_a_port_in_common_are_in_one_group() -> None:
+    groups: dict[str, set[str]] = {}
+    for page in WITH_CODE:
+        for port in ports_of(page):
+            groups.setdefault(port, set()).add(group_of(page))
+    assert {port: names for port, names in groups.items() if len(names) > 1} == {}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", cases())
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paragent.testing import EngineContract, IsolationContract
+from tests.engines.cluster_contract import ClusterContract
 
 
 @pytest.mark.slow
@@ -15,3 +16,7 @@ class TestInline(EngineContract):
 @pytest.mark.slow
 class TestLocal(IsolationContract):
     settings = {"engine_name": "local"}  # noqa: RUF012
+
+
+def test_what_differs_on_clusters_is_in_the_contract() -> None:
+    assert [name for name in ClusterContract.differs if not hasattr(ClusterContract, name)] == []

@@ -38,6 +38,7 @@ from paragent.testing import IsolationContract, agents, programs
 from paragent.transport.auth import MESSAGE_LIMIT, ClientSide, Token, accept_with_proof, connect_with_proof
 from paragent.transport.framing import encode, frame, receive
 from paragent.worker.protocol import OutcomeBatch
+from tests.children import BoundedPopen
 from tests.engines.thread_cluster import ThreadRuntime
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ def test_an_unreachable_cluster_raises_an_error_within_seconds(
     ],
 )
 def test_the_address_of_a_cluster_needs_in_local_false(engine: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(EngineFailed, match=f"{said}; add in_local=False to use it"):
+    with pytest.raises(EngineFailed, match=rf"{said}; add in_local=False \(--engine-address\) to use it"):
         Runners.sync_run(1, agents.echo, RunConfig(engine_name=engine, engine_options=options))
 
 
@@ -403,7 +404,7 @@ def test_a_spark_without_executors_raises_an_error_that_names_the_memory(tmp_pat
 
     home = Path(pyspark.__file__).parent
     command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
-    with subprocess.Popen(
+    with BoundedPopen(
         [*command, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
         env={**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"},
         stdout=subprocess.DEVNULL,
@@ -419,6 +420,28 @@ def test_a_spark_without_executors_raises_an_error_that_names_the_memory(tmp_pat
         finally:
             master.kill()
     assert "has started no executor. Either no node can hold one: each needs 3g of memory" in done.stdout
+
+
+KILLED_JAVA = """
+import psutil
+from pyspark.sql import SparkSession
+from paragent import RunConfig, Runners
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+java = psutil.Process().children()
+for process in java:
+    process.kill()
+psutil.wait_procs(java, timeout=60)
+print(Runners.sync_run(-1, abs, RunConfig(engine_name="spark", worker_num=1)).answer)
+"""
+
+
+@pytest.mark.spark
+def test_a_spark_session_whose_java_was_killed_is_replaced() -> None:
+    program = [sys.executable, "-c", KILLED_JAVA]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"
 
 
 WITHOUT_JAVA = """

@@ -18,11 +18,13 @@ from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
 from paragent._internal.threads import raise_in_thread
 from paragent.engines import Call, open_engine
 from paragent.engines._process_pool import ProcessPoolRuntime
-from paragent.execution import Ending, Outcome, current_record, record_usage
+from paragent.execution import Ending, Outcome, current_record, limit_itself, record_usage
 from paragent.serialization.packing import Packer
 from paragent.testing import agents, programs
+from paragent.worker.call_times import CallTimes
 from paragent.worker.executor import CallExecutor
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
+from tests.engines.thread_cluster import ThreadRuntime
 
 ONE = RunConfig(worker_num=1, concurrency=4)
 
@@ -204,6 +206,33 @@ def test_a_task_without_a_limit_that_blocks_the_event_loop_does_not_stop_the_lim
         break
 
 
+class Limited:
+    """A call that enforces its own limit, as rollouts do. It blocks the event loop, except for negative seconds."""
+
+    async def __call__(self, seconds: float) -> str:
+        limit_itself(self)(time.monotonic() + 0.5)
+        if seconds < 0:
+            await asyncio.sleep(-seconds)
+        else:
+            time.sleep(seconds)
+        return "returned"
+
+    def excuse(self, seconds: float) -> None:
+        pass
+
+    def stop(self, stack: str) -> str:
+        return f"stopped in {stack}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [{"engine_name": "local"}, {"cls": ThreadRuntime}], ids=str)
+def test_a_call_that_enforces_its_own_limit_and_blocks_the_event_loop_is_stopped(engine: dict[str, Any]) -> None:
+    tasks = [Task(600.0, Limited(), id="blocks"), Task(-0.1, Limited(), id="other")]
+    responses = Runners.sync_run_task(tasks, RunConfig(worker_num=1, **engine))
+    assert "time.sleep(seconds)" in responses["blocks"].answer, responses
+    assert (responses["other"].answer, responses["other"].executions) == ("returned", 1)
+
+
 def test_the_names_of_usage_are_plain_strings() -> None:
     response = Runners.sync_run(1, record_under_own_names, ONE)
     assert (response.answer, response.usage, response.executions) == ("answered", {"tokens": 3}, 1)
@@ -237,7 +266,9 @@ def test_the_number_of_a_call_can_be_reused_after_its_outcome() -> None:
         else:
             done.set()
 
-    executor = CallExecutor(emit, sync_limit=1, async_limit=1, shared=True, starts={}, finished=lambda _: None)
+    executor = CallExecutor(
+        emit, sync_limit=1, async_limit=1, shared=True, times=CallTimes.by_number(), finished=lambda _: None
+    )
     executor.submit([Call(0, target, 0.01, "first", is_async=True)])
     assert done.wait(60)
     executor.close()
@@ -341,6 +372,49 @@ import logging
 
 def test_workers_start_while_the_program_is_importing_logging(tmp_path: Path) -> None:
     assert programs.Program(tmp_path, WHILE_LOGGING_LOADS, {}).run() == "[5]\n"
+
+
+OWN_LEVELS = """
+import enum, logging
+from paragent import RunConfig, Runners, Task
+from paragent.testing import agents
+
+class Level(enum.IntEnum):
+    LOUD = 25
+
+if __name__ == "__main__":
+    logging.getLogger().setLevel(Level.LOUD)
+    logging.getLogger("other").setLevel(Level.LOUD)
+    [response] = Runners.sync_run_task([Task(5, agents.echo)], RunConfig(**SETTINGS)).values()
+    print(response.answer)
+"""
+
+
+def test_a_log_level_of_an_own_enum_is_sent_as_a_number(tmp_path: Path) -> None:
+    assert programs.Program(tmp_path, OWN_LEVELS, {"worker_num": 1}).run() == "5\n"
+
+
+BROKEN_SETUP = """
+import sys
+from paragent import EngineFailed, RunConfig, Runners, Task
+from paragent.testing import agents
+
+class Folder(str):
+    pass
+
+if __name__ == "__main__":
+    sys.path.append(Folder("/nowhere"))
+    try:
+        Runners.sync_run_task([Task(5, agents.echo)], RunConfig(**SETTINGS))
+    except EngineFailed as error:
+        print(error)
+"""
+
+
+def test_a_worker_that_fails_before_it_is_ready_was_not_killed(tmp_path: Path) -> None:
+    message = programs.Program(tmp_path, BROKEN_SETUP, {"worker_num": 1}).run()
+    assert "exited with status 1. Its error output is above" in message
+    assert "memory" not in message
 
 
 # --- output of workers ------------------------------------------------------------------------------------------------

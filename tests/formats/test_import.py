@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 import zipfile
@@ -402,3 +403,14 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
         import_files([tmp_path / "job"], tmp_path / "run")
     with pytest.raises(UsageError, match="run directory of paragent"):
         import_files([tmp_path / "run"], tmp_path / "other")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_named_pipe_is_not_opened(folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job").mkdir()
+    pipe = tmp_path / "job" / "trajectory.json"
+    os.mkfifo(pipe)
+    given = pipe.parent if folder else pipe
+    assert main(["import", str(given), "--run-name", "mine", "--output-dir", str(tmp_path / "results")]) != 0
+    shown = capsys.readouterr()
+    assert "is not a regular file" in shown.out + shown.err

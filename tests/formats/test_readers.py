@@ -14,7 +14,7 @@ from paragent.store.formats import export
 from paragent.store.formats.importing import import_files
 from paragent.testing.export_contract import sample_rollouts, sample_run, write_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -27,12 +27,26 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 @pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
+def desktop() -> Iterator[Machine]:
     with (
         VMPoolManager("process", 1, spares=0, name="desktop", screen=SIZE, options={"desktop": True}) as pool,
         pool.lease(timeout=100) as leased,
     ):
         yield leased
+
+
+@pytest.fixture
+def machine(desktop: Machine) -> Machine:
+    """Return the desktop of all tests, with an editor, which a test before may have closed."""
+
+    def editor() -> bool:
+        form = form_body({"app_class_name": "mousepad"})
+        return desktop.request("POST", "/window_size", form, timeout=SECONDS).status == 200
+
+    if not editor():
+        post(desktop, "/setup/launch", command=["mousepad"])
+        until(editor, "the editor")
+    return desktop
 
 
 def post(machine: Machine, request: str, /, **fields: Any) -> GuestReply:
@@ -214,9 +228,8 @@ def test_typed_text_arrives_and_the_tree_has_positions(machine: Machine) -> None
         0
     ]
     x, y = place(text)
-    typed = python(
-        machine, f"pyautogui.click({x}, {y}); pyautogui.typewrite('Hi <There>! \\u00e4\\u4f60', interval=0.02)"
-    )
+    empty = f"pyautogui.click({x}, {y}); pyautogui.hotkey('ctrl', 'a'); pyautogui.press('delete')"
+    typed = python(machine, f"{empty}; pyautogui.typewrite('Hi <There>! \\u00e4\\u4f60', interval=0.02)")
     assert typed["returncode"] == 0, typed
     until(lambda: any(e.text == "Hi <There>! ä你" for e in tree(machine).iter("text")), "the text")
     assert machine.screenshot() != before

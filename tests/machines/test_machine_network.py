@@ -19,6 +19,7 @@ from paragent import ConfigError, LeaseLost, Machine, MachineFailed, VMPoolManag
 from paragent.machines.cleanup import cache_folder, owned_processes
 from paragent.machines.guest_client import GuestRequest, json_body
 from paragent.testing.programs import alive
+from tests.children import BoundedPopen
 from tests.waiting import wait_until
 
 ATTACK = """
@@ -97,7 +98,9 @@ def service_of_this_host(address: str) -> Iterator[tuple[int, list[Any]]]:
 
 
 def addresses_of_this_host() -> list[str]:
-    listed = json.loads(subprocess.run(["ip", "-json", "-4", "addr"], capture_output=True, check=True).stdout)
+    listed = json.loads(
+        subprocess.run(["ip", "-json", "-4", "addr"], capture_output=True, check=True, timeout=100).stdout
+    )
     return [each["local"] for link in listed for each in link["addr_info"]]
 
 
@@ -180,7 +183,7 @@ def other_host(subnet: str, letter: str) -> Iterator[str]:
             "import socket; s = socket.create_server(('', 80)); print('serving', flush=True)\nwhile True: s.accept()",
         ]
         command = ["ip", "netns", "exec", name, sys.executable, *serve]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
                 assert server.stdout.readline() == "serving\n"

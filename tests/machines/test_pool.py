@@ -188,7 +188,7 @@ def test_heartbeats_keep_a_lease_until_its_limit() -> None:
         lease = pool.allocate(timeout=20, duration=0.6, limit=1.5)
         began = time.monotonic()
         wait_until(lambda: lease.lost)
-        assert 1.0 < time.monotonic() - began < 8
+        assert time.monotonic() - began > 1.0
 
 
 def test_a_holder_can_reset_its_machine() -> None:
@@ -361,23 +361,24 @@ def test_max_resets_limits_concurrent_resets() -> None:
     assert Counted.most == 1
 
 
-@pytest.mark.slow
 def test_requests_do_not_wait_for_resets() -> None:
-    """12 tasks of 0.2 s on 4 machines with resets of 0.5 s need 0.6 s; sequential resets would need 6 s."""
-    with pool_of(4, SlowReset, spares=4, max_resets=8) as pool:
-        pool.wait_until_free(8, 30)
-        began = time.monotonic()
+    """While the machines of the first holders are reset, the spares are leased."""
 
-        def task() -> None:
-            with pool.lease(timeout=60):
-                time.sleep(0.2)
+    class Held(ProcessProvider):
+        may_end: ClassVar[threading.Event] = threading.Event()
 
-        threads = [threading.Thread(target=task) for _ in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert time.monotonic() - began < 4
+        async def reset(self, machine: Machine) -> Machine:
+            await asyncio.to_thread(self.may_end.wait, 60)
+            return await super().reset(machine)
+
+    with pool_of(2, Held, spares=2, max_resets=4) as pool:
+        pool.wait_until_free(4, 30)
+        try:
+            for _ in range(4):
+                with pool.lease(timeout=20):
+                    pass
+        finally:
+            Held.may_end.set()
 
 
 def test_drain_waits_for_leases() -> None:

@@ -12,11 +12,11 @@ from paragent.store import RolloutStatus
 from paragent.testing import OpenAIServer, Script
 from tests.rollout.program_runs import TASK, Project, program_step, trajectory_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-agents/bin/python"
-"""`make test` creates it."""
+"""`make test-integrations` creates it."""
 MULTIPLY = [{"tool": "multiply", "arguments": {"a": 6, "b": 7}}, "Answer: 42"]
 SHELL = [
     {"tool": "bash", "arguments": {"command": "echo $((6 * 7)) > number && cat number"}},

@@ -24,7 +24,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("release")]
+from tests.children import BoundedPopen
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = Path("src/paragent/view/bundle")
@@ -34,7 +36,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 def output(command: Sequence[str | Path], folder: Path, path: Path = PROGRAMS) -> str:
     """Run a command with an empty home and only the programs of `path` (no node, browser or sandbox); return its output."""
-    done = subprocess.run(command, cwd=folder, env=variables(folder, path), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=variables(folder, path), capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -48,7 +50,7 @@ def variables(home: Path, path: Path) -> dict[str, str]:
 def tracked(folder: str = ".") -> set[str]:
     """Return the files that git tracks in a folder."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", folder], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", folder], cwd=ROOT, capture_output=True, text=True, check=True, timeout=500
     ).stdout
     return {name for name in listed.split("\0") if name and (ROOT / name).exists()}
 
@@ -187,7 +189,7 @@ def install(requirement: str, programs: Path) -> None:
 
 def test_the_first_command_of_the_readme_shows_runs_in_a_browser(programs: Path, tmp_path: Path) -> None:
     program, *arguments = shlex.split(first_commands()[1])
-    with subprocess.Popen(
+    with BoundedPopen(
         [programs / program, *arguments],
         cwd=tmp_path,
         env=variables(tmp_path, programs),
@@ -200,10 +202,10 @@ def test_the_first_command_of_the_readme_shows_runs_in_a_browser(programs: Path,
         while "served until Ctrl-C" not in shown and (line := demo.stdout.readline()):
             shown += line
         link = re.search(r"http://127\.0\.0\.1:\S+", shown)
-        assert link is not None, shown + (demo.communicate()[1] or "")
+        assert link is not None, shown + (demo.communicate(timeout=60)[1] or "")
         assert {"math-t0.2", "math-t0.8", "rag"} == runs_at(link[0])
         demo.send_signal(signal.SIGINT)
-        _, errors = demo.communicate()
+        _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 0, errors
     assert "Traceback" not in errors
     for text in ("200 responses", "times as fast", "math-t0.8", "paragent init my-project"):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent import AgentBase, Msg, concurrent
+from paragent.testing.programs import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -211,7 +212,7 @@ class Worker(AgentBase):
         return await other.echo(x)
 
     def ask_sync(self, other: Any, x: Any) -> Any:
-        return other.echo(x).result(10)
+        return other.echo(x).result(60)
 
     async def current_task_is_real(self) -> bool:
         async with asyncio.timeout(5):
@@ -235,11 +236,13 @@ class Team(AgentBase):
 
 
 class Slow(AgentBase):
-    """Has a slow constructor."""
+    """Has a constructor that may wait: for as many constructors as `together`, and for the file `go` in the folder."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, folder: str = "", together: int = 1) -> None:
         super().__init__("slow")
-        time.sleep(seconds)
+        if folder:
+            (Path(folder) / f"{os.getpid()}-{id(self)}.started").touch()
+            wait_until(lambda: len(list(Path(folder).glob("*.started"))) >= together and (Path(folder) / "go").exists())
         self.made_in = os.getpid()
 
     def where(self) -> int:

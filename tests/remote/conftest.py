@@ -42,9 +42,9 @@ def worker() -> Worker:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition is true, for at most ten seconds."""
+    """Wait until a condition is true, for at most a minute."""
 
-    def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         wait_until(condition, seconds)
 
     return wait

@@ -28,4 +28,4 @@ class StallTimer:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(60)

@@ -23,7 +23,7 @@ def remote(**settings: Any) -> Any:
 def test_calls_of_one_caller_keep_their_order(worker: Any) -> None:
     results = [worker.note(n) if n % 3 else worker.slow_note(n) for n in range(90)]
     for result in results:
-        result.result(10)
+        result.result(60)
     assert worker.notes() == list(range(90))
 
 
@@ -36,8 +36,8 @@ def test_each_of_many_callers_keeps_its_order(worker: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    notes = worker.notes().result(10)
+        thread.join(60)
+    notes = worker.notes().result(60)
     assert len(notes) == 1200
     for caller in range(4):
         assert [n for who, n in notes if who == caller] == list(range(300))
@@ -47,13 +47,13 @@ def test_an_agent_executes_one_call_at_a_time(worker: Any) -> None:
     started = time.perf_counter()
     results = [worker.nap(0.1) for _ in range(3)]
     for result in results:
-        result.result(10)
+        result.result(60)
     assert time.perf_counter() - started >= 0.3
 
 
 def test_concurrent_calls_overlap(worker: Any) -> None:
-    assert [result.result(10) for result in [worker.together(0.3) for _ in range(5)]] == [5] * 5
-    assert [result.result(10) for result in [worker.together_sync(10) for _ in range(5)]] == [10] * 5
+    assert [result.result(60) for result in [worker.together(0.3) for _ in range(5)]] == [5] * 5
+    assert [result.result(60) for result in [worker.together_sync(10) for _ in range(5)]] == [10] * 5
 
 
 def test_blocking_agents_do_not_block_others(mark: Path) -> None:
@@ -61,17 +61,17 @@ def test_blocking_agents_do_not_block_others(mark: Path) -> None:
     blocked = [remote() for _ in range(60)]
     results = [agent.block_until(str(mark)) for agent in blocked]
     others = [remote() for _ in range(10)]
-    assert [agent.add(1).result(10) for agent in others] == [2] * 10
-    assert [agent.nap(0.01).result(10) for agent in others] == ["actor"] * 10
+    assert [agent.add(1).result(60) for agent in others] == [2] * 10
+    assert [agent.nap(0.01).result(60) for agent in others] == ["actor"] * 10
     assert not any(result.done() for result in results)
     mark.touch()
-    assert [result.result(10) for result in results] == [str(mark)] * 60
+    assert [result.result(60) for result in results] == [str(mark)] * 60
 
 
 def test_cancelling_a_call_cancels_async_code(worker: Any, mark: Path, eventually: Any) -> None:
     result = worker.nap(60, str(mark))
     waiting = worker.note("never")
-    assert worker.together(0.0).result(10) == 1, "both calls have reached the server"
+    assert worker.together(0.0).result(60) == 1, "both calls have reached the server"
     assert waiting.cancel()
     assert result.cancel()
     assert not result.cancel()
@@ -103,12 +103,12 @@ def test_a_deadline_ends_the_call(mark: Path, eventually: Any) -> None:
     agent = remote(timeout=0.2)
     started = time.perf_counter()
     with pytest.raises(CallTimedOut, match=r"^\w+\.nap: no answer within 0\.2 s$"):
-        agent.nap(60, str(mark)).result(10)
+        agent.nap(60, str(mark)).result(60)
     assert time.perf_counter() - started > 0.15
     eventually(mark.exists)
     with pytest.raises(TimeoutError):
-        agent.sleep(1.0).result(10)
-    assert agent.options(timeout=10).nap(0.4).result(10) == "actor"
+        agent.sleep(1.0).result(60)
+    assert agent.options(timeout=10).nap(0.4).result(60) == "actor"
 
     async def program() -> None:
         with pytest.raises(CallTimedOut):
@@ -125,7 +125,7 @@ def test_sleeps_on_the_server_take_the_right_time(worker: Any) -> None:
     started = time.perf_counter()
     results = [worker.together(0.05 * n) for n in range(5)]
     for n, result in enumerate(results):
-        result.result(10)
+        result.result(60)
         assert time.perf_counter() - started >= 0.05 * n
 
 
@@ -147,6 +147,6 @@ def test_a_call_that_is_cancelled_before_its_first_step_is_answered(
     other.hog(1.5, str(mark))
     eventually(mark.exists)
     waiting = agent.nap(60)
-    eventually(lambda: link_of(agent).control("info").result(10)["calls_under_way"] >= 2)
+    eventually(lambda: link_of(agent).control("info").result(60)["calls_under_way"] >= 2)
     assert agent.stop().result(20)
     assert isinstance(waiting.exception(20), AgentStopped)

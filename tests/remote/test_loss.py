@@ -22,6 +22,7 @@ from paragent.transport import Address
 from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget
 from paragent.transport.loop import run
+from tests.children import BoundedPopen
 from tests.remote.agents import Worker
 from tests.remote.stall_timer import StallTimer
 
@@ -39,7 +40,7 @@ def remote(name: str = "agent", **settings: Any) -> Any:
 def lose(result: Any) -> float:
     started = time.monotonic()
     with pytest.raises(ServerLost):
-        result.result(10)
+        result.result(60)
     return time.monotonic() - started
 
 
@@ -58,7 +59,7 @@ def own_server() -> Any:
 def test_all_callers_notice_that_a_child_died() -> None:
     agent = remote(own_process=True)
     waiting = [agent.nap(60), *[agent.echo(1) for _ in range(50)]]
-    os.kill(agent.seen_pid().result(10), signal.SIGKILL)
+    os.kill(agent.seen_pid().result(60), signal.SIGKILL)
     for result in waiting:
         assert lose(result) < SOON
     assert lose(agent.echo(1)) < 0.1
@@ -69,13 +70,13 @@ def test_an_agent_that_kills_its_shared_server_gets_a_new_one() -> None:
     for _ in range(4):
         agent = remote()
         assert lose(agent.die()) < SOON
-    assert [remote().add(1).result(10) for _ in range(4)] == [2] * 4
+    assert [remote().add(1).result(60) for _ in range(4)] == [2] * 4
 
 
 @pytest.mark.slow
 def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAgentServerLauncher, soon: Any) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
-    pid = agent.pid().result(10)
+    pid = agent.pid().result(60)
 
     async def wait() -> float:
         waiting = agent.nap(60)
@@ -100,7 +101,7 @@ def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAg
 @pytest.mark.slow
 def test_callers_of_a_killed_server_get_server_lost(own_server: RpcAgentServerLauncher) -> None:
     agent = remote(host=own_server.host, port=own_server.port)
-    pid = agent.pid().result(10)
+    pid = agent.pid().result(60)
     waiting = [agent.nap(60) for _ in range(10)]
     time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
@@ -115,7 +116,7 @@ def test_connecting_to_a_closed_port_fails_with_advice(soon: Any) -> None:
     started = time.monotonic()
     agent = remote(host="localhost", port=1)
     with pytest.raises(ServerLost, match="paragent agent-server --host localhost --port 1"):
-        agent.echo(1).result(10)
+        agent.echo(1).result(60)
     assert soon(time.monotonic() - started - 0.5), "2 s for a server that is starting, and one attempt"
 
 
@@ -123,7 +124,7 @@ def test_no_call_is_lost_or_executed_twice_when_connections_break(server: RpcAge
     """The connection is closed every few milliseconds; all calls are executed once, in order."""
     agent = remote(host=server.host, port=server.port)
     link = link_of(agent)
-    agent.echo(0).result(10)
+    agent.echo(0).result(60)
     results = []
     for n in range(400):
         results.append(agent.note(n))
@@ -139,14 +140,14 @@ def test_agents_of_a_client_that_ended_are_freed_after_the_lease(
     own_server: RpcAgentServerLauncher, eventually: Any, tmp_path: Path
 ) -> None:
     mine = remote(host=own_server.host, port=own_server.port)
-    before = link_of(mine).control("info").result(10)
+    before = link_of(mine).control("info").result(60)
     program = f"""
         import sys
         from tests.remote.agents import Worker
         agents = [Worker("other", to_dist={{"host": "{own_server.host}", "port": {own_server.port}}}) for _ in range(5)]
-        print(agents[0].note(1).result(10), flush=True)
+        print(agents[0].note(1).result(60), flush=True)
         running = agents[1].nap(60, {str(tmp_path / "cancelled")!r})
-        agents[2].note(1).result(10)
+        agents[2].note(1).result(60)
         sys.stdin.readline()
     """
     for how in ("killed", "normal"):
@@ -160,13 +161,13 @@ def test_agents_of_a_client_that_ended_are_freed_after_the_lease(
             eventually((tmp_path / "cancelled.started").exists)
             (tmp_path / "cancelled.started").unlink()
             if how == "killed":
-                eventually(lambda: link_of(mine).control("info").result(10)["agents"] == before["agents"] + 5)
+                eventually(lambda: link_of(mine).control("info").result(60)["agents"] == before["agents"] + 5)
                 child.kill()
             else:
                 child.stdin.write(b"\n")
                 child.stdin.flush()
             assert child.wait(20) == (-9 if how == "killed" else 0)
-        eventually(lambda: link_of(mine).control("info").result(10)["agents"] == before["agents"])
+        eventually(lambda: link_of(mine).control("info").result(60)["agents"] == before["agents"])
         eventually((tmp_path / "cancelled").exists)
         (tmp_path / "cancelled").unlink()
     assert mine.echo(1) == 1
@@ -180,8 +181,8 @@ def test_no_process_outlives_its_program(how: str, eventually: Any) -> None:
         from tests.remote.agents import Worker
         agents = [Worker(f"w{i}", to_dist=True) for i in range(3)]
         own = Worker("own").to_dist(own_process=True)
-        pids = {agent.pid().result(10) for agent in [*agents, own]}
-        grandchild = own.start_process().result(10)
+        pids = {agent.pid().result(60) for agent in [*agents, own]}
+        grandchild = own.start_process().result(60)
         running = agents[0].sleep(60), agents[1].nap(60)
         agents[2].note(1)
         if sys.argv[1] not in ("killed", "interrupt"):
@@ -316,7 +317,7 @@ def test_the_server_enforces_deadlines_of_callers_that_are_gone(eventually: Any,
         running = agents[0].nap(3600, {str(tmp_path / "async")!r}), agents[1].spin({str(tmp_path / "sync")!r})
         print(running[0].exception(60))
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as child:
+    with BoundedPopen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as child:
         for name in ("async", "sync"):
             eventually((tmp_path / f"{name}.started").exists)
         child.kill()
@@ -334,5 +335,5 @@ def test_callers_wait_while_the_window_is_full(mark: Path) -> None:
         Timer(0.5, mark.touch).start()
         results = [agent.size(bytes(1 << 20)) for _ in range(20)]
         assert time.monotonic() - started > 0.4
-        assert blocked.result(10)
-        assert [result.result(10) for result in results] == [1 << 20] * 20
+        assert blocked.result(60)
+        assert [result.result(60) for result in results] == [1 << 20] * 20

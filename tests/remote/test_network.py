@@ -94,14 +94,14 @@ def test_a_cut_network_is_noticed_within_two_seconds_and_can_recover(machine: Ma
     counted += [agent.note(n) for n in range(50, 100)]
     time.sleep(0.2)
     machine.mend()
-    assert [result.result(10) for result in counted] == list(range(1, 101)), (
+    assert [result.result(60) for result in counted] == list(range(1, 101)), (
         "no call is lost or executed twice after a short cut"
     )
     child: Any = Worker("near", to_dist=True)
-    assert agent.echo(child.nap(0.1)).result(10) == "near", (
+    assert agent.echo(child.nap(0.1)).result(60) == "near", (
         "the server cannot connect to the child, so the value goes through the caller"
     )
-    assert child.echo(agent.nap(0.1)).result(10) == "far", "the child fetches the value from the server"
+    assert child.echo(agent.nap(0.1)).result(60) == "far", "the child fetches the value from the server"
     waiting = [agent.nap(60), agent.add(1)]
 
     async def awaiting() -> float:
@@ -121,7 +121,7 @@ def test_a_cut_network_is_noticed_within_two_seconds_and_can_recover(machine: Ma
     assert newest.add(1) == 2
     # Agents and not clients are counted: the child is one too, if it did not notice the cut.
     wait_until(
-        lambda: link_of(newest).control("info").result(10)["agents"] <= 1,
+        lambda: link_of(newest).control("info").result(60)["agents"] <= 1,
         40,
         what="the end of the lost client's agents after its lease",
         interval=0.1,

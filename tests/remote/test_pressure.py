@@ -65,7 +65,7 @@ def test_unread_results_are_limited(launch: Any, eventually: Any) -> None:
     stuck = info(watching)
     assert stuck["results_waiting_bytes"] < (8 << 20) + 2 * size, "the agent waits for its reader"
     assert stuck["calls_served"] - before["calls_served"] < calls
-    assert watching.add(1).result(10) == 2, "other clients are not affected"
+    assert watching.add(1).result(60) == 2, "other clients are not affected"
     answers = reader.read(calls)
     assert [(type(answer), answer.number) for answer in answers] == [
         (CallResult, number) for number in range(1, calls + 1)
@@ -86,13 +86,13 @@ def test_calls_beyond_twice_the_window_are_rejected(launch: Any, mark: Path) -> 
     mark.touch()
     answers = rude.read(22)
     assert {type(answer) for answer in answers} == {CallResult}, "earlier calls are executed"
-    assert at(server).add(1).result(10) == 2
+    assert at(server).add(1).result(60) == 2
     rude.close()
 
 
 def test_a_client_that_respects_the_window_is_slowed_and_not_rejected(launch: Any) -> None:
     agent = at(launch(window_bytes=1 << 20))
-    agent.echo(1).result(10)
+    agent.echo(1).result(60)
     results = [agent.size("x" * 50_000) for _ in range(300)]
     assert [result.result(20) for result in results] == [50_000] * 300
 
@@ -101,12 +101,12 @@ def test_kept_results_are_limited(launch: Any, eventually: Any) -> None:
     agent = at(launch(kept_bytes=8 << 20))
     kept = [agent.make(3 << 20) for _ in range(2)]
     refused = agent.make(3 << 20)
-    assert isinstance(refused.exception(10), LimitExceeded)
-    assert len(kept[0].result(10)) == 3 << 20
+    assert isinstance(refused.exception(60), LimitExceeded)
+    assert len(kept[0].result(60)) == 3 << 20
     del kept
     gc.collect()
     eventually(lambda: info(agent)["results_kept"] == 0)
-    assert len(agent.make(3 << 20).result(10)) == 3 << 20
+    assert len(agent.make(3 << 20).result(60)) == 3 << 20
 
 
 def test_unacknowledged_frames_are_limited() -> None:
@@ -129,7 +129,7 @@ def test_deeply_nested_arguments_are_rejected(worker: Any) -> None:
         deep = [deep]
     for argument in (deep, {"a": deep}):
         with pytest.raises(LimitExceeded, match="nested"):
-            worker.echo(argument).result(10)
+            worker.echo(argument).result(60)
     assert worker.echo([[[[1]]]]) == [[[[1]]]]
 
 
@@ -170,7 +170,7 @@ def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
 @pytest.mark.slow
 def test_messages_of_a_client_are_rate_limited(launch: Any) -> None:
     agent = at(launch(items_per_second=1_000))
-    agent.echo(1).result(10)
+    agent.echo(1).result(60)
     started = time.monotonic()
     results = [agent.add(number) for number in range(3_000)]
     assert [result.result(30) for result in results] == list(range(1, 3_001))
@@ -204,9 +204,9 @@ def test_a_stream_of_large_items_waits_for_its_reader(launch: Any, eventually: A
     before = info(watching)["memory_bytes"]
     stream = agent.chunks(400, 1 << 20)
     assert len(next(stream)) == 1 << 20
-    eventually(lambda: agent.seen().result(10) >= RemoteStream.CREDIT // 2)
+    eventually(lambda: agent.seen().result(60) >= RemoteStream.CREDIT // 2)
     time.sleep(0.3)
-    assert agent.seen().result(10) <= 2 * RemoteStream.CREDIT
+    assert agent.seen().result(60) <= 2 * RemoteStream.CREDIT
     assert info(watching)["memory_bytes"] - before < 200 << 20
     assert sum(len(chunk) for chunk in stream) == 399 << 20
 

@@ -27,24 +27,24 @@ def at(server: RpcAgentServerLauncher, name: str = "agent") -> Any:
 
 
 def kept(*agents: Any) -> int:
-    return sum(link_of(agent).control("info").result(10)["results_kept"] for agent in agents)
+    return sum(link_of(agent).control("info").result(60)["results_kept"] for agent in agents)
 
 
 def test_a_pending_result_is_passed_on_between_processes() -> None:
     first, second = remote(own_process=True), remote(own_process=True)
     chain = second.echo(first.nap(0.2))
     assert not chain.done()
-    assert chain.result(10) == "agent"
+    assert chain.result(60) == "agent"
     assert second.add(first.add(1), b=first.add(2)) == 5
     total = first.add(0)
     for agent in (second, first) * 5:
         total = agent.add(total)
-    assert total.result(10) == 11
+    assert total.result(60) == 11
 
 
 def test_results_of_the_same_server_and_finished_results_as_arguments(worker: Any) -> None:
     done = worker.add(1)
-    done.result(10)
+    done.result(60)
     assert worker.add(done) == 3
     assert worker.add(worker.add(worker.add(1))) == 4
     assert remote().add(done) == 3
@@ -54,28 +54,28 @@ def test_results_of_the_same_server_and_finished_results_as_arguments(worker: An
 def test_a_failed_argument_fails_the_call_with_the_same_error() -> None:
     first, second = remote(own_process=True), remote(own_process=True)
     with pytest.raises(ValueError, match="a value error"):
-        second.echo(first.fail("value")).result(10)
+        second.echo(first.fail("value")).result(60)
     failed = first.fail("value")
-    assert isinstance(failed.exception(10), ValueError)
+    assert isinstance(failed.exception(60), ValueError)
     with pytest.raises(ValueError, match="a value error"):
-        second.echo(failed).result(10)
+        second.echo(failed).result(60)
 
 
 def test_a_call_that_waits_for_its_argument_keeps_its_position(worker: Any) -> None:
     slow = remote()
     waiting = worker.note(slow.nap(0.3))
     worker.note("second")
-    assert waiting.result(10) == 1
+    assert waiting.result(60) == 1
     assert worker.notes() == ["agent", "second"]
 
 
 @pytest.mark.slow
 def test_large_results_do_not_pass_through_the_caller(eventually: Any) -> None:
     first, second = remote(own_process=True), remote(own_process=True)
-    first.echo(1).result(10)
+    first.echo(1).result(60)
     size = 64 << 20
     before = psutil.Process().memory_info().rss
-    made = first.echo(b"x" * 8).result(10)
+    made = first.echo(b"x" * 8).result(60)
     del made
     big = first.make(size)
     length = second.size(big)
@@ -109,13 +109,13 @@ def test_results_pass_between_a_child_and_an_external_server(server: RpcAgentSer
 
 def test_results_go_through_the_caller_if_servers_cannot_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = remote(own_process=True), remote(own_process=True)
-    second.echo(1).result(10)
+    second.echo(1).result(60)
     local = property(lambda address: address != link_of(second).address)
     monkeypatch.setattr(Address, "is_local", local)
-    assert second.echo(first.nap(0.1)).result(10) == "agent"
-    assert second.size(first.make(3 << 20)).result(10) == 3 << 20
+    assert second.echo(first.nap(0.1)).result(60) == "agent"
+    assert second.size(first.make(3 << 20)).result(60) == 3 << 20
     with pytest.raises(ValueError, match="a value error"):
-        second.echo(first.fail("value")).result(10)
+        second.echo(first.fail("value")).result(60)
 
 
 @pytest.mark.slow

@@ -103,11 +103,11 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 @pytest.fixture
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
     """A client with the token and an agent; afterwards the fixture checks that the server still works."""
-    before = at(restricted).pid().result(10)
+    before = at(restricted).pid().result(60)
     client = RawClient(restricted.address, writes_data=True)
     yield client
     client.close()
-    assert at(restricted).pid().result(10) == before, "the server still runs"
+    assert at(restricted).pid().result(60) == before, "the server still runs"
 
 
 def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
@@ -294,7 +294,7 @@ def test_pickles_are_not_loaded(attacker: RawClient, mark: Path) -> None:
 
 def test_frames_are_not_unpickled(restricted: RpcAgentServerLauncher, mark: Path) -> None:
     """Hashing a key of nested tuples overflows the stack, whatever classes the unpickler allows."""
-    before = at(restricted).pid().result(10)
+    before = at(restricted).pid().result(60)
     deep = b")" + b"\x85" * 900_000
     heads = [
         pickle.dumps((1, 0, (), [("c", 1)])),
@@ -309,7 +309,7 @@ def test_frames_are_not_unpickled(restricted: RpcAgentServerLauncher, mark: Path
         with pytest.raises(ParagentError):
             client.read(1)
         client.close()
-    assert at(restricted).pid().result(10) == before
+    assert at(restricted).pid().result(60) == before
     assert not mark.exists()
 
 
@@ -557,7 +557,7 @@ def test_random_bytes_are_data_or_rejected(noise: bytes, framed: bool) -> None:
 
 def test_modified_values_and_frames_do_not_harm_a_server(restricted: RpcAgentServerLauncher) -> None:
     chance = random.Random(11)  # a fixed seed makes failures reproducible
-    before = at(restricted).pid().result(10)
+    before = at(restricted).pid().result(60)
     value = {
         "a": [1, 2.5, b"x", ("t",)],
         3: np.arange(3),
@@ -575,7 +575,7 @@ def test_modified_values_and_frames_do_not_harm_a_server(restricted: RpcAgentSer
         (frame,) = encode(2, 0, messages, (), as_data=True)
         run(broken.stream.write(mutated(frame, chance)), 10.0)
         run(broken.stream.close(), 10.0)
-    assert at(restricted).pid().result(10) == before
+    assert at(restricted).pid().result(60) == before
 
 
 # --- honest clients ------------------------------------------------------------------------------------------------------
@@ -598,12 +598,12 @@ def test_data_of_all_kinds_reaches_a_restricted_server(restricted: RpcAgentServe
     ]
     fresh, known = at(restricted), at(restricted)
     early = [fresh.echo(thing) for thing in things]  # perhaps before the link knows that the server is restricted
-    known.add(1).result(10)
+    known.add(1).result(60)
     assert [result.result(20) for result in early] == things
     assert [known.echo(thing).result(20) for thing in things] == things
     array = np.arange(12.0).reshape(3, 4)
-    assert np.array_equal(known.echo(array).result(10), array)
-    assert known.add(a=np.int64(3), b=2).result(10) == 5
+    assert np.array_equal(known.echo(array).result(60), array)
+    assert known.add(a=np.int64(3), b=2).result(60) == 5
     moved = Worker("moved", start=4).to_dist(host=restricted.host, port=restricted.port)
     assert moved.note({"a": (1, 2)}) == 5
 
@@ -614,18 +614,18 @@ def test_objects_that_are_not_data_are_rejected_before_and_after_the_welcome(
     agent = at(restricted)
     for thing in (print, Worker, object(), [lambda: 1], Worker("an agent"), np.array([object()]), 1 << 300_000):
         for _ in range(2):
-            assert isinstance(agent.echo(thing).exception(10), AccessDenied | LimitExceeded), thing
+            assert isinstance(agent.echo(thing).exception(60), AccessDenied | LimitExceeded), thing
     with pytest.raises(AccessDenied, match="no code"):
-        at(restricted, Worker, name=print).add(1).result(10)
+        at(restricted, Worker, name=print).add(1).result(60)
 
 
 def test_results_inside_containers_are_awaited(restricted: RpcAgentServerLauncher) -> None:
     child: Any = Worker("child", to_dist=True)
     fresh = at(restricted)
-    assert fresh.echo([child.nap(0.1), {"b": child.add(1)}]).result(10) == ["child", {"b": 2}]
-    assert fresh.echo([child.nap(0.1), {"b": fresh.add(1)}]).result(10) == ["child", {"b": 2}]
+    assert fresh.echo([child.nap(0.1), {"b": child.add(1)}]).result(60) == ["child", {"b": 2}]
+    assert fresh.echo([child.nap(0.1), {"b": fresh.add(1)}]).result(60) == ["child", {"b": 2}]
     with pytest.raises(ValueError, match="a value error"):
-        fresh.echo([child.fail("value")]).result(10)
+        fresh.echo([child.fail("value")]).result(60)
 
 
 def test_results_are_passed_to_and_from_restricted_servers(
@@ -636,20 +636,20 @@ def test_results_are_passed_to_and_from_restricted_servers(
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as second_server:
         first, second = at(restricted, Worker, "first"), at(second_server, Worker, "second")
         for source in (child, other, second, first):
-            assert first.echo(source.nap(0.1)).result(10) == source.name
-            assert first.echo(source.echo({"a": [1]})).result(10) == {"a": [1]}
-            assert first.size(source.make(3 << 20)).result(10) == 3 << 20
+            assert first.echo(source.nap(0.1)).result(60) == source.name
+            assert first.echo(source.echo({"a": [1]})).result(60) == {"a": [1]}
+            assert first.size(source.make(3 << 20)).result(60) == 3 << 20
             done = source.reply(Msg("user", [1]))
-            done.result(10)
-            assert first.echo(done).result(10).content == [1]
+            done.result(60)
+            assert first.echo(done).result(60).content == [1]
             with pytest.raises(ValueError, match="a value error"):
-                first.echo(source.fail("value")).result(10)
+                first.echo(source.fail("value")).result(60)
             with pytest.raises(Exception, match="not importable"):
-                first.echo(source.local_error()).result(10)
+                first.echo(source.local_error()).result(60)
         for target in (child, other, second):
-            assert target.echo(first.echo({"a": [1]})).result(10) == {"a": [1]}
+            assert target.echo(first.echo({"a": [1]})).result(60) == {"a": [1]}
         with pytest.raises(AccessDenied, match="no code"):
-            first.echo(child.echo(object())).result(10)
+            first.echo(child.echo(object())).result(60)
 
 
 def test_values_reach_a_restricted_server_through_the_caller(
@@ -657,12 +657,12 @@ def test_values_reach_a_restricted_server_through_the_caller(
 ) -> None:
     child: Any = Worker("child", to_dist=True)
     far = at(restricted)
-    far.add(1).result(10)
+    far.add(1).result(60)
     monkeypatch.setattr(Address, "is_local", property(lambda address: address.port != restricted.port))
-    assert far.echo(child.nap(0.1)).result(10) == "child"
-    assert far.echo(child.echo([1, (2,)])).result(10) == [1, (2,)]
+    assert far.echo(child.nap(0.1)).result(60) == "child"
+    assert far.echo(child.echo([1, (2,)])).result(60) == [1, (2,)]
     with pytest.raises(ValueError, match="a value error"):
-        far.echo(child.fail("value")).result(10)
+        far.echo(child.fail("value")).result(60)
 
 
 def test_another_server_at_the_same_port_is_a_new_server() -> None:
@@ -674,6 +674,6 @@ def test_another_server_at_the_same_port_is_a_new_server() -> None:
     first.shutdown()
     with RpcAgentServerLauncher(port=first.port) as second:
         # The link is looking for the server at this moment; what is asked of the new one must not share its fate.
-        assert at(second).echo(1).result(10) == 1
-        assert isinstance(lasting.exception(10), ServerLost)
-        assert isinstance(old.add(1).exception(10), ServerLost)
+        assert at(second).echo(1).result(60) == 1
+        assert isinstance(lasting.exception(60), ServerLost)
+        assert isinstance(old.add(1).exception(60), ServerLost)

@@ -98,11 +98,11 @@ def restricted() -> Iterator[RpcAgentServerLauncher]:
 @pytest.fixture
 def attacker(restricted: RpcAgentServerLauncher) -> Iterator[RawClient]:
     """A client with the token and a `Spawner`; afterwards the fixture checks that the server still works."""
-    before = at(restricted).pid().result(10)
+    before = at(restricted).pid().result(60)
     client = RawClient(restricted.address, writes_data=True, agent=Spawner)
     yield client
     client.close()
-    assert at(restricted).pid().result(10) == before, "the server still runs"
+    assert at(restricted).pid().result(60) == before, "the server still runs"
 
 
 def at(server: RpcAgentServerLauncher, cls: Any = Worker, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ def test_a_restricted_server_in_a_program_limits_only_its_agents(
             refusal = error_in(client.ask(CallMethod, number + 1, 1, way, (data(where),)))
             assert isinstance(refusal, AccessDenied), (way, refusal)
         client.close()
-        assert at(server).add(1).result(10) == 2, "the program itself is not limited"
+        assert at(server).add(1).result(60) == 2, "the program itself is not limited"
     assert service.visits == 0
     assert not mark.exists()
 
@@ -206,7 +206,7 @@ def test_trusted_servers_may_be_ipv6_addresses() -> None:
 def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentServerLauncher) -> None:
     """A result that cannot be encoded affects only its client."""
     other = at(restricted)
-    before = other.pid().result(10)
+    before = other.pid().result(60)
     client = RawClient(restricted.address, writes_data=True, data_only=True, agent=Spawner)
     for number, bits in enumerate((262_120, 262_128, 262_140, 262_143, 262_144, 262_150)):
         text = json.dumps([["i", f"{1 << bits:x}"], []]).encode()
@@ -219,7 +219,7 @@ def test_an_integer_at_the_limit_does_not_end_the_server(restricted: RpcAgentSer
             assert error.error_type.endswith("Unserialisable"), bits
     assert client.ask(CallMethod, 100, 1, "square", (3,)) == CallResult(100, 9), "the session continues"
     client.close()
-    assert other.pid().result(10) == before
+    assert other.pid().result(60) == before
 
 
 # --- malformed frames and arguments -------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def _descriptors(pid: int) -> int:
 
 @pytest.mark.slow
 def test_connections_to_addresses_of_a_client_are_limited(restricted: RpcAgentServerLauncher) -> None:
-    pid = at(restricted).pid().result(10)
+    pid = at(restricted).pid().result(60)
     before = _descriptors(pid)
     with contextlib.ExitStack() as silent:
         ports = []
@@ -368,7 +368,7 @@ def test_connections_to_addresses_of_a_client_are_limited(restricted: RpcAgentSe
         other = at(restricted)
         most = 0
         for _ in range(20):  # the server may connect to them within two seconds
-            other.nap(0.05).result(10)
+            other.nap(0.05).result(60)
             most = max(most, _descriptors(pid))
         assert most - before < 8 * 16, "gRPC needs five or six descriptors for each link"
         errors = [error_in(answer) for answer in client.read(150)]
@@ -435,7 +435,7 @@ def test_moved_agents_with_private_state_are_rejected(attacker: RawClient, state
 def test_accept_state_decides_about_moved_agents() -> None:
     for accept, moved in ((None, True), (True, True), (False, False)):
         with RpcAgentServerLauncher(custom_agent_classes=[Worker], accept_state=accept) as launcher:
-            error = Worker("w", start=3).to_dist(launcher.host, launcher.port).note(1).exception(10)
+            error = Worker("w", start=3).to_dist(launcher.host, launcher.port).note(1).exception(60)
             assert (error is None) is moved, accept
             assert error is None or isinstance(error, AccessDenied)
     with RpcAgentServerLauncher(custom_agent_classes=[Spawner], accept_state=True) as launcher:

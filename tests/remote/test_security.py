@@ -63,7 +63,7 @@ def test_the_token_file_is_readable_by_its_user_only(monkeypatch: pytest.MonkeyP
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert len(set(tokens)) == 1, "the first writer wins"
     assert stat.S_IMODE(token_file().stat().st_mode) == 0o600
     assert [path.name for path in token_file().parent.iterdir()] == ["token"]
@@ -89,7 +89,7 @@ def test_a_wrong_token_is_rejected_on_both_sides(
     monkeypatch.setattr("paragent.transport.server._LOG_EVERY", 0.0)
     program = (
         "from tests.remote.agents import Worker\n"
-        f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(10)))"
+        f"print(repr(Worker('w', to_dist={{'host': '{here.host}', 'port': {here.port}}}).add(1).exception(60)))"
     )
     environment = {**os.environ, "PARAGENT_TOKEN": "a token of somebody else"}
     done = subprocess.run(
@@ -191,16 +191,16 @@ def recorded(here: RpcAgentServerLauncher) -> bytes:
                 recorded.append(data)
                 theirs.sendall(data)
             theirs.shutdown(socket.SHUT_RDWR)
-            returning.join()
+            returning.join(60)
 
     forwarding = threading.Thread(target=forward)
     forwarding.start()
     program = f"""
 from tests.remote.agents import Worker
-assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname()[1]}}}).note(1).result(10) == 1
+assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname()[1]}}}).note(1).result(60) == 1
 """
     subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
-    forwarding.join()
+    forwarding.join(60)
     listener.close()
     assert len(b"".join(recorded)) > 500
     return b"".join(recorded)
@@ -210,9 +210,9 @@ assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname(
 def test_a_recorded_connection_cannot_be_replayed(here: RpcAgentServerLauncher, recorded: bytes) -> None:
     """Sending the same bytes again has no effect."""
     watching = at(here)
-    before = link_of(watching).control("info").result(10)
+    before = link_of(watching).control("info").result(60)
     record_and_replay(here.port, recorded)
-    after = link_of(watching).control("info").result(10)
+    after = link_of(watching).control("info").result(60)
     assert (after["clients"], after["agents"]) == (before["clients"], before["agents"])
 
 
@@ -265,7 +265,7 @@ def connect_to(port: int) -> socket.socket:
 def test_after_the_recordings_the_server_has_no_other_agents(here: RpcAgentServerLauncher) -> None:
     agent = at(here)
     assert agent.add(1) == 2
-    assert link_of(agent).control("info").result(10)["agents"] <= 2, "this agent, and one that is being dropped"
+    assert link_of(agent).control("info").result(60)["agents"] <= 2, "this agent, and one that is being dropped"
 
 
 def test_idle_unauthenticated_peers_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_idle_unauthenticated_peers_do_not_block_others(monkeypatch: pytest.Monk
             return channel, calls
 
         channel, calls = run(loiter(), 10.0)
-        assert at(server).add(1).result(10) == 2
+        assert at(server).add(1).result(60) == 2
         assert len(calls) == 24
         wait_until(lambda: sum(call.done() for call in calls) >= 16)
         run(channel.close(), 10.0)
@@ -373,7 +373,7 @@ def test_clients_that_disconnect_before_the_welcome_leave_no_session() -> None:
         for _ in range(2):
             asyncio.run(disconnect_often())  # not on the server's loop, where the order of events would differ
             wait_until(lambda: server.info()["clients"] == 0)
-        assert at(server).add(1).result(10) == 2
+        assert at(server).add(1).result(60) == 2
 
 
 items = st.recursive(
@@ -494,7 +494,7 @@ def test_frames_with_classes_and_frames_beyond_the_limit_are_rejected() -> None:
 def test_sessions_and_agents_are_limited() -> None:
     with RpcAgentServerLauncher(limits=Limits(sessions=1, agents=3)) as tight:
         agents = [at(tight) for _ in range(3)]
-        assert [agent.add(1).result(10) for agent in agents] == [2] * 3
+        assert [agent.add(1).result(60) for agent in agents] == [2] * 3
 
         async def second() -> None:
             hello = {"session": "1" * 32, "received": 0, "reconnect": False}
@@ -503,10 +503,10 @@ def test_sessions_and_agents_are_limited() -> None:
         with pytest.raises(LimitExceeded, match="1 client,"):
             run(second(), 10.0)
         with pytest.raises(LimitExceeded, match="limit"):
-            at(tight).add(1).result(10)
+            at(tight).add(1).result(60)
         assert agents[0].add(1) == 2, "connected clients are not affected"
-        agents.pop().stop().result(10)
-        assert at(tight).add(1).result(10) == 2, "a session that ended makes room"
+        agents.pop().stop().result(60)
+        assert at(tight).add(1).result(60) == 2, "a session that ended makes room"
     with pytest.raises(ConfigError):
         Limits(sessions=0)
 
@@ -542,11 +542,11 @@ def test_servers_support_tls_and_mutual_tls(certificates: Path) -> None:
 
     with RpcAgentServerLauncher(tls=TlsConf(**pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca)).add(1) == 2
-        assert isinstance(at(launcher).add(1).exception(10), ParagentError)
-        assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(10), ParagentError)
+        assert isinstance(at(launcher).add(1).exception(60), ParagentError)
+        assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(60), ParagentError)
     with RpcAgentServerLauncher(tls=TlsConf(ca=ca, **pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca, **pair("client"))).add(1) == 2
-        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(10), ParagentError)
+        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(60), ParagentError)
     for wrong in (TlsConf(ca="/none"), TlsConf(cert=ca), TlsConf()):
         with pytest.raises(ConfigError):
             wrong.server_credentials()
@@ -570,11 +570,11 @@ def test_results_are_passed_between_servers_over_tls(certificates: Path) -> None
     ):
         source = at(first, tls=client)
         targets = [at(second, tls=client), at(third), at(fourth), child]
-        assert [target.add(1).result(10) for target in targets] == [2] * 4
+        assert [target.add(1).result(60) for target in targets] == [2] * 4
         for target in targets:
-            assert target.echo(source.nap(0.1)).result(10) == "agent"
-            assert target.echo(source.echo({"a": [1]})).result(10) == {"a": [1]}
+            assert target.echo(source.nap(0.1)).result(60) == "agent"
+            assert target.echo(source.echo({"a": [1]})).result(60) == {"a": [1]}
         assert first.info()["clients"] == 4, (
             "this program, the second and third server, and the child; the fourth cannot"
         )
-        assert source.echo(targets[0].nap(0.1)).result(10) == "agent"
+        assert source.echo(targets[0].nap(0.1)).result(60) == "agent"

@@ -59,7 +59,7 @@ def test_a_server_with_its_own_classes_accepts_no_code(closed: RpcAgentServerLau
     moved = Worker("moved", start=4).to_dist(host=closed.host, port=closed.port)
     assert moved.note({"a": (1, 2)}) == 5
     with pytest.raises(AccessDenied, match=r"custom_agent_classes there \(paragent agent-server: --module\)"):
-        at(closed, Slow, 0.0).where().result(10)
+        at(closed, Slow).where().result(60)
 
     class Smuggler:
         def __reduce__(self) -> Any:
@@ -67,12 +67,12 @@ def test_a_server_with_its_own_classes_accepts_no_code(closed: RpcAgentServerLau
 
     for cargo in (Smuggler(), print, lambda: 1, Smuggler):
         with pytest.raises(AccessDenied, match="no code"):
-            at(closed).echo(cargo).result(10)
+            at(closed).echo(cargo).result(60)
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
     with pytest.raises(LimitExceeded, match="nested"):
-        at(closed).echo(deep).result(10)
+        at(closed).echo(deep).result(60)
     assert at(closed).add(1) == 2
 
 
@@ -92,7 +92,7 @@ def test_a_class_of_the_main_program_is_found_by_its_name(closed: RpcAgentServer
 
 
 def test_a_call_of_a_missing_method_fails(server: RpcAgentServerLauncher) -> None:
-    assert at(server, Holder).reply(1).exception(10) is not None, "it has no reply method"
+    assert at(server, Holder).reply(1).exception(60) is not None, "it has no reply method"
 
 
 @pytest.mark.slow
@@ -140,14 +140,14 @@ def test_the_command_line_can_accept_any_state_of_moved_agents() -> None:
     with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
         moved: Any = agent.to_dist(launcher.host, launcher.port)
         with pytest.raises(AccessDenied, match=r"accept_state=True \(paragent agent-server: --accept-state\)"):
-            moved.note(1).result(10)
+            moved.note(1).result(60)
     arguments = ["agent-server", "--port", "0", "--module", "tests.remote.agents", "--accept-state"]
     process = subprocess.Popen([sys.executable, "-m", "paragent", *arguments], stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         port = process.stdout.readline().split("localhost:")[1].split(":")[0]
         moved = agent.to_dist("localhost", port)
-        assert moved.note(1).result(10) == 5
+        assert moved.note(1).result(60) == 5
         process.terminate()
         assert process.wait(10) == 0
 
