@@ -319,9 +319,9 @@ def rollout() -> Diagram:
 def rollout_time() -> Diagram:
     """Draw the activities of one rollout over time."""
     rows = (
-        ("starting", BLUE, ((0, 3),)),
+        ("starting", PLAIN, ((0, 3),)),
         ("waiting for a machine", PLAIN, ((3, 14),)),
-        ("opening", BLUE, ((14, 22),)),
+        ("opening", ORANGE, ((14, 22),)),
         ("working", BLUE, ((22, 24), (33, 35), (39, 41), (59, 61), (66, 68))),
         ("generating", BLUE, ((24, 33), (50, 59), (68, 78))),
         ("acting", BLUE, ((35, 39), (61, 66))),
@@ -336,7 +336,7 @@ def rollout_time() -> Diagram:
         "The activities of one rollout over time",
         "A rollout starts, waits for a machine, opens the environment, then alternates between the agent's own work, "
         "generating and acting, and sometimes waits for the endpoint. At the end it is scored and closed. Waiting does "
-        "not count against the time limit. Scoring and closing have limits of their own.",
+        "not count against the time limit. Opening, scoring and closing have limits of their own.",
     )
     bottom = top + step * len(rows)
 
