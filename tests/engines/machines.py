@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.namespaces import ip, network_namespace
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -92,10 +94,6 @@ class Machine:
         self.processes.clear()
 
 
-def sh(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-
-
 @contextlib.contextmanager
 def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
     """Yield this machine, by the address that the others see, and `count` others; switch all off at the end."""
@@ -120,20 +118,14 @@ def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
 def _network(count: int, stack: contextlib.ExitStack) -> list[list[str]]:
     """Create a bridge with `count` namespaces; return the command prefixes of all machines."""
     bridge = f"{TAG}b"
-    sh("ip", "link", "add", bridge, "type", "bridge")
-    stack.callback(sh, "ip", "link", "del", bridge)
-    sh("ip", "addr", "add", f"{SUBNET}.1/24", "dev", bridge)
-    sh("ip", "link", "set", bridge, "up")
+    ip("link", "add", bridge, "type", "bridge")
+    stack.callback(ip, "link", "del", bridge)
+    ip("addr", "add", f"{SUBNET}.1/24", "dev", bridge)
+    ip("link", "set", bridge, "up")
     prefixes: list[list[str]] = [[]]
     for number in range(1, count + 1):
-        namespace = f"{TAG}n{number}"
-        sh("ip", "netns", "add", namespace)
-        stack.callback(sh, "ip", "netns", "del", namespace)
-        sh("ip", "link", "add", f"{TAG}v{number}", "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        sh("ip", "link", "set", f"{TAG}v{number}", "master", bridge, "up")
-        sh("ip", "-n", namespace, "addr", "add", f"{SUBNET}.{number + 1}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            sh("ip", "-n", namespace, "link", "set", device, "up")
-        named = ["unshare", "--uts", "sh", "-c", f'hostname node{number}; exec "$@"', "sh"]
-        prefixes.append(["ip", "netns", "exec", namespace, *named])
+        namespace = stack.enter_context(network_namespace(f"node{number}"))
+        namespace.connect(f"{TAG}v{number}", f"{SUBNET}.{number + 1}/24")
+        ip("link", "set", f"{TAG}v{number}", "master", bridge, "up")
+        prefixes.append(namespace.prefix)
     return prefixes

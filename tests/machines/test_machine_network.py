@@ -20,6 +20,7 @@ from paragent.machines.cleanup import cache_folder, owned_processes
 from paragent.machines.guest_client import GuestRequest, json_body
 from paragent.testing.programs import alive
 from tests.children import BoundedPopen
+from tests.namespaces import ip, network_namespace
 from tests.waiting import wait_until
 
 ATTACK = """
@@ -163,26 +164,16 @@ def test_the_attack_succeeds_with_the_network_of_the_host() -> None:
         assert victim.execute(["true"]).ok, "the victim still belongs to its holder"
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
-
-
 @contextmanager
 def other_host(subnet: str, letter: str) -> Iterator[str]:
     """Yield the address of another host, a network namespace, where port 80 is served."""
-    name, near, far = (f"pg{os.getpid() % 100000}{letter}{end}" for end in ("", "n", "f"))
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", name)
+    near = f"pg{os.getpid() % 100000}{letter}"
+    serve = "import socket; s = socket.create_server(('', 80)); print('serving', flush=True)\nwhile True: s.accept()"
+    with network_namespace() as namespace:
+        namespace.connect(near, f"{subnet}.2/30")
         ip("addr", "add", f"{subnet}.1/30", "dev", near)
         ip("link", "set", near, "up")
-        ip("-n", name, "addr", "add", f"{subnet}.2/30", "dev", far)
-        ip("-n", name, "link", "set", far, "up")
-        serve = [
-            "-c",
-            "import socket; s = socket.create_server(('', 80)); print('serving', flush=True)\nwhile True: s.accept()",
-        ]
-        command = ["ip", "netns", "exec", name, sys.executable, *serve]
+        command = [*namespace.prefix, sys.executable, "-c", serve]
         with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
@@ -190,8 +181,6 @@ def other_host(subnet: str, letter: str) -> Iterator[str]:
                 yield f"{subnet}.2"
             finally:
                 server.kill()
-    finally:
-        ip("netns", "del", name)
 
 
 @pytest.mark.qemu

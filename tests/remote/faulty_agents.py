@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -115,18 +116,24 @@ class FaultyAgent(AgentBase):
 
     def hold_interpreter(self, seconds: int, path: str) -> int:
         """Create the file, and then hold the interpreter lock in native code."""
-        Path(path).touch()
-        return int(ctypes.PyDLL(None).sleep(seconds))
+        sleep = ctypes.PyDLL(None).sleep
+        while True:
+            with contextlib.suppress(BaseException):  # the call may be cancelled before it is in native code
+                Path(path).touch()
+                return int(sleep(seconds))
 
     async def hog(self, seconds: float) -> None:
         """Block the event loop."""
         time.sleep(seconds)
 
     def late(self, seconds: float, path: str) -> Iterator[int]:
-        """Yield an item, create the file, and take long for the second item."""
+        """Yield an item, create the file, and take long for the second item, whatever is raised in this thread."""
         yield 0
-        Path(path).touch()
-        time.sleep(seconds)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BaseException):
+                Path(path).touch()
+                time.sleep(seconds)
         yield 1
 
     def spin(self) -> None:

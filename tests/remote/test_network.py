@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 from paragent import ServerLost
 from paragent.agents.proxy import link_of
 from paragent.transport import Address
+from tests.children import BoundedPopen
+from tests.namespaces import Namespace, ip, network_namespace
 from tests.remote.agents import Worker
 from tests.waiting import wait_until
 
@@ -23,62 +26,45 @@ if TYPE_CHECKING:
 SUBNET = "10.213.57"
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
-
-
 class Machine:
     """A network namespace, the server in it, and the link to it."""
 
-    def __init__(self) -> None:
-        self.name = f"paragent{os.getpid()}"
-        self.near, self.far = f"mh{os.getpid() % 100000}a", f"mh{os.getpid() % 100000}b"
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
         self.address = Address(f"{SUBNET}.2", 23456)
-        self.server: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        ip("netns", "add", self.name)
-        ip("link", "add", self.near, "type", "veth", "peer", "name", self.far, "netns", self.name)
-        ip("addr", "add", f"{SUBNET}.1/24", "dev", self.near)
-        ip("link", "set", self.near, "up")
-        for command in (["addr", "add", f"{SUBNET}.2/24", "dev", self.far], ["link", "set", self.far, "up"]):
-            ip("-n", self.name, *command)
-        ip("-n", self.name, "link", "set", "lo", "up")
-        self.server = subprocess.Popen(
-            [
-                *("ip", "netns", "exec", self.name, sys.executable, "-m", "paragent", "agent-server"),
-                *("--host", f"{SUBNET}.2", "--port", "23456", "--lease", "5"),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.server.stdout is not None
-        assert "agent server" in self.server.stdout.readline()
+    @contextlib.contextmanager
+    def server(self) -> Iterator[None]:
+        near = f"mh{os.getpid() % 100000}a"
+        self._namespace.connect(near, f"{SUBNET}.2/24")
+        ip("addr", "add", f"{SUBNET}.1/24", "dev", near)
+        ip("link", "set", near, "up")
+        command = [
+            *(*self._namespace.prefix, sys.executable, "-m", "paragent", "agent-server"),
+            *("--host", self.address.host, "--port", str(self.address.port), "--lease", "5"),
+        ]
+        with BoundedPopen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                assert "agent server" in server.stdout.readline()
+                yield
+            finally:
+                server.terminate()
 
     def cut(self) -> None:
         """Drop all packets without an error to either side."""
-        ip("-n", self.name, "link", "set", self.far, "down")
+        self._namespace.ip("link", "set", "eth0", "down")
 
     def mend(self) -> None:
-        ip("-n", self.name, "link", "set", self.far, "up")
-
-    def stop(self) -> None:
-        if self.server is not None:
-            self.server.terminate()
-            with self.server:
-                self.server.wait(10)
-        subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True, timeout=20)
-        subprocess.run(["ip", "link", "del", self.near], check=False, capture_output=True, timeout=20)
+        self._namespace.ip("link", "set", "eth0", "up")
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    there = Machine()
-    try:
-        there.start()
-        yield there
-    finally:
-        there.stop()
+    with network_namespace() as namespace:
+        there = Machine(namespace)
+        with there.server():
+            yield there
 
 
 @pytest.mark.slow

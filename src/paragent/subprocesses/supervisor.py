@@ -35,6 +35,10 @@ class _Ended(BaseException):
 
 
 def _end(*_: object) -> NoReturn:
+    """Raise `_Ended`, once: a second one would interrupt the end. If the parent has several threads, the kernel sends its
+    signal for each of them that ends."""
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
     raise _Ended
 
 
