@@ -68,12 +68,13 @@ def test_starting_a_child_and_waiting_for_one_is_not_the_rollouts_work() -> None
 
 
 def test_one_child_of_a_pool_starts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting, most = 0, 0
+    starting, started, most = 0, 0, 0
     start = Child.start
 
     async def counted(*arguments: Any, **settings: Any) -> Child:
-        nonlocal starting, most
+        nonlocal starting, started, most
         starting += 1
+        started += 1
         most = max(most, starting)
         child = await start(*arguments, **settings)
         await asyncio.sleep(0.05)
@@ -82,11 +83,31 @@ def test_one_child_of_a_pool_starts_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
     async def scenario() -> None:
         async with SubprocessPool.running("time", most=3) as pool:
-            await asyncio.gather(*(pool.call("sleep", 0.2, limit=10) for _ in range(3)))
+            await asyncio.gather(*(pool.call("sleep", 2, limit=10) for _ in range(3)))
 
     monkeypatch.setattr(Child, "start", counted)
     run(scenario())
     assert most == 1
+    assert started > 1
+
+
+def test_short_calls_share_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy child is free again before another one would have started."""
+    started = 0
+    start = Child.start
+
+    async def counted(*arguments: Any, **settings: Any) -> Child:
+        nonlocal started
+        started += 1
+        return await start(*arguments, **settings)
+
+    async def scenario() -> list[Any]:
+        async with SubprocessPool.running("math", most=3) as pool:
+            return await asyncio.gather(*(pool.call("sqrt", number * number, limit=10) for number in range(20)))
+
+    monkeypatch.setattr(Child, "start", counted)
+    assert run(scenario()) == list(range(20))
+    assert started == 1
 
 
 def test_a_call_over_its_time_limit_is_killed_and_the_next_call_works() -> None:

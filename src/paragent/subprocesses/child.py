@@ -264,6 +264,10 @@ _START_LIMIT = 180.0
 for the first time, when Python compiles it."""
 
 
+_PATIENCE = 0.5
+"""Seconds to wait for a busy child before another one is started: about what a start takes. Most calls take milliseconds."""
+
+
 class CallFailed(Exception):
     """The function raised or was stopped. `kind` is the name of the exception, or `limit` if a limit stopped it."""
 
@@ -275,7 +279,8 @@ class CallFailed(Exception):
 class SubprocessPool:
     """Child processes that call functions of one module, one call at a time each, in their main threads.
 
-    Children start on demand. They end when the pool is closed, or when this process ends for any reason.
+    Children start on demand, one after the other: several that import the same module at once for the first time would compile
+    it several times. They end when the pool is closed, or when this process ends for any reason.
 
     Args:
         module: the module to import.
@@ -287,10 +292,14 @@ class SubprocessPool:
     def __init__(self, module: str, *, most: int = 2, memory: int = 2 << 30, start: str = "") -> None:
         self._module, self._start_function = module, start
         self._limits = ProcessLimits(memory=memory)
+        self._most = most
         self._idle: list[Child] = []
-        self._free = asyncio.Semaphore(most)
-        self._starting = asyncio.Lock()
-        """Held while a child starts: several that import the same module at once for the first time compile it several times."""
+        self._busy = 0
+        """Children that perform a call."""
+        self._freed = asyncio.Event()
+        """Set when a call ends: its child is idle, or has ended and can be replaced."""
+        self._turn = asyncio.Lock()
+        """Held by the one caller that waits for a busy child or starts a new one; the others wait in order."""
 
     @classmethod
     @asynccontextmanager
@@ -318,6 +327,7 @@ class SubprocessPool:
             EnvironmentFailed: no child could be started.
         """
         child = await self._take()
+        self._busy += 1
         try:
             request = {"target": f"{self._module}:{function}", "arguments": arguments}
             more = {} if folder is None else {"more": [str(folder)]}
@@ -326,24 +336,27 @@ class SubprocessPool:
         except ChildLost as lost:
             raise CallFailed("limit", lost.reason) from None
         finally:
-            self._free.release()
+            self._busy -= 1
+            self._freed.set()
         if not reply.value["ok"]:
             raise CallFailed(reply.value["type"], reply.value["error"])
         return reply.value["value"]
 
     async def _take(self) -> Child:
-        """Return a free child; the caller must release `_free`."""
-        if self._idle and not self._free.locked():
-            await self._free.acquire()
+        """Return a child without a call, which the caller must use or close before it waits for anything."""
+        if self._idle and not self._turn.locked():
             return self._idle.pop()
         with waiting(STARTING_HELPER):
-            await self._free.acquire()
-            try:
-                async with self._starting:
-                    return self._idle.pop() if self._idle else await self._start()
-            except BaseException:
-                self._free.release()
-                raise
+            async with self._turn:
+                while not self._idle:
+                    if self._busy:
+                        self._freed.clear()
+                        with contextlib.suppress(TimeoutError):
+                            patience = _PATIENCE if self._busy < self._most else None
+                            await asyncio.wait_for(self._freed.wait(), patience)
+                    if not self._idle and self._busy < self._most:
+                        return await self._start()
+                return self._idle.pop()
 
     async def _start(self) -> Child:
         settings = {"limits": self._limits.as_rlimits(), "die_with_parent": True}
