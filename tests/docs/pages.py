@@ -19,8 +19,8 @@ notebook. What a block needs beyond what the page shows stands in an HTML commen
 The languages of blocks: `python`; `bash`, where each line is a command; `console`, where the lines that begin with `$ ` are
 commands; `toml`, `yaml`, `json` and `jsonl`, which must parse; `text`, which is not executed. A block with a title, or whose
 first line is `# name.py`, is a file, which is written and not executed. A `text` block with the title `output` must be what
-the block before it printed: each of its lines must be in the output, where numbers may differ and lines with `...` match
-anything. Of commands that install something (`pip`, `apt-get`, `git`, `make`) only the names of extras and targets are checked.
+the block before it printed: each of its lines must be in the output, where numbers may differ and `...` stands for any
+text. Of commands that install something (`pip`, `apt-get`, `git`, `make`) only the names of extras and targets are checked.
 """
 
 from __future__ import annotations

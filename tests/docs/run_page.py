@@ -277,11 +277,18 @@ def parse_command(arguments: list[str]) -> None:
 
 
 def _compare(shown: str, printed: str) -> None:
-    """Check that each line of `shown` is in `printed`, where numbers may differ."""
+    """Check that each line of `shown` is in `printed`, where numbers may differ, and `...` stands for any text."""
     lines = {_normal(line) for line in printed.splitlines()}
-    missing = [line for line in shown.splitlines() if line.strip() and "..." not in line and _normal(line) not in lines]
+    missing = [line for line in shown.splitlines() if line.strip() and not _is_in(_normal(line), lines)]
     if missing:
         raise Wrong("not in the output:\n" + "\n".join(missing) + "\nthe output:\n" + printed)
+
+
+def _is_in(line: str, lines: set[str]) -> bool:
+    if "..." not in line:
+        return line in lines
+    pattern = re.compile(".*".join(map(re.escape, line.split("..."))))
+    return any(pattern.fullmatch(one) for one in lines)
 
 
 def _normal(line: str) -> str:

@@ -54,7 +54,10 @@ async def work_async(number):
     return Answer(number)
 """
 
-pytestmark = pytest.mark.timeout(900)  # a cluster starts slowly on a busy machine, and may need a second try
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900),  # a cluster starts slowly on a busy machine, and may need a second try
+]
 
 BESIDE_TOO = """
 def wrap(number):
