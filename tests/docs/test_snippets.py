@@ -65,6 +65,7 @@ def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]]),
         "PYTHONPATH": str(ROOT),
         "HOME": str(home),
+        "PARAGENT_WORKERS": "1",  # the default, one for each core, would take twice the time of the small runs of pages
         "PARAGENT_CACHE": os.environ.get("PARAGENT_CACHE", str(Path.home() / ".cache" / "paragent")),
     }
     done = subprocess.run(

@@ -253,9 +253,11 @@ def test_a_function_with_parameters_that_are_not_passed_is_rejected_before_the_r
         )
 
 
-def run_many(tmp_path: Path, server: OpenAIServer, patch: pytest.MonkeyPatch, agent: str, **settings: Any) -> Any:
+def run_many(
+    tmp_path: Path, server: OpenAIServer, patch: pytest.MonkeyPatch, agent: str, count: int = 20, **settings: Any
+) -> Any:
     data = tmp_path / "tasks.jsonl"
-    tasks = [{"id": str(n), "question": f"What is number <{n}>?", "answer": f"[{n}]"} for n in range(20)]
+    tasks = [{"id": str(n), "question": f"What is number <{n}>?", "answer": f"[{n}]"} for n in range(count)]
     data.write_text("\n".join(map(json.dumps, tasks)))
     patch.setenv("OPENAI_BASE_URL", server.url)
     patch.setenv("OPENAI_API_KEY", "the key of the endpoint")
@@ -268,15 +270,20 @@ def run_many(tmp_path: Path, server: OpenAIServer, patch: pytest.MonkeyPatch, ag
 NUMBERS = Script(answers={f"<{n}>": f"It is [{n}]." for n in range(20)}, latency=0.02)
 
 
-@pytest.mark.parametrize("settings", [{"workers": 2, "num_rollouts": 10}, {"isolate": True, "num_rollouts": 2}])
+@pytest.mark.parametrize(
+    ("agent", "settings"),
+    [
+        ("streamed", {"count": 20, "workers": 2, "num_rollouts": 10}),
+        ("from_environment", {"count": 6, "isolate": True, "num_rollouts": 2}),
+    ],
+)
 def test_rollouts_at_the_same_time_do_not_mix(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with OpenAIServer(NUMBERS) as server:
-        agent = "from_environment" if "isolate" in settings else "streamed"
         report = run_many(tmp_path, server, monkeypatch, agent, **settings)
     assert report.mean == 1.0
-    assert server.seen.answered == 20
+    assert server.seen.answered == settings["count"]
 
 
 def test_a_rollout_whose_worker_is_killed_during_a_call_runs_again(
