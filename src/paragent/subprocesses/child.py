@@ -264,7 +264,7 @@ _START_LIMIT = 180.0
 for the first time, when Python compiles it."""
 
 
-_PATIENCE = 0.5
+_SECOND_CHILD_AFTER = 0.5
 """Seconds to wait for a busy child before another one is started: about what a start takes. Most calls take milliseconds."""
 
 
@@ -352,8 +352,8 @@ class SubprocessPool:
                     if self._busy:
                         self._freed.clear()
                         with contextlib.suppress(TimeoutError):
-                            patience = _PATIENCE if self._busy < self._most else None
-                            await asyncio.wait_for(self._freed.wait(), patience)
+                            limit = _SECOND_CHILD_AFTER if self._busy < self._most else None
+                            await asyncio.wait_for(self._freed.wait(), limit)
                     if not self._idle and self._busy < self._most:
                         return await self._start()
                 return self._idle.pop()
