@@ -36,10 +36,13 @@ def seconds_of(item: pytest.Item) -> float:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of a contract that a class leaves to `make test-nightly`: it names the others in `differs`."""
-    differs = getattr(getattr(item, "cls", None), "differs", None)
-    if differs is not None and getattr(item, "originalname", item.name) not in differs:
+    """Mark the tests of a contract that a class leaves to `make test-nightly`, all that it does not name in `differs`, and to
+    `make test-integrations`, which it names in `programs`."""
+    suite, name = getattr(item, "cls", None), getattr(item, "originalname", item.name)
+    if (differs := getattr(suite, "differs", None)) is not None and name not in differs:
         item.add_marker(pytest.mark.nightly)
+    if name in getattr(suite, "programs", ()):
+        item.add_marker(pytest.mark.integration)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ notebook. What a block needs beyond what the page shows stands in an HTML commen
     urls = ["a", "b"]
     -->
     <!-- test: endpoint {"default": "42"} -->   the script of the endpoint at OPENAI_BASE_URL, for the whole page
-    <!-- test: needs ray -->           a marker for the whole page: slow, ray, spark, qemu or browser
+    <!-- test: needs ray -->           markers for the whole page: slow, ray, spark, qemu, browser, integration
     <!-- test: append --num-vms 1 -->  more arguments for the `paragent` commands of the next block
     <!-- test: status 1 -->            the commands of the next block end with this status
     <!-- test: raises ConfigError -->  the next Python block ends with this exception

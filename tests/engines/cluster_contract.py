@@ -26,7 +26,7 @@ class ClusterContract(IsolationContract):
 
     Node agents and workers are the same on all clusters, so the whole contract is checked with node agents in threads
     (test_node_agents.py). On a real cluster, `make test` checks what the cluster itself does: it starts and replaces node agents,
-    sends code, files and variables to them, and stops them.
+    sends code, files and variables to them, and stops them. `make test-integrations` checks it for programs of their own.
     """
 
     differs = frozenset(
@@ -54,6 +54,16 @@ class ClusterContract(IsolationContract):
         }
     )
     """What may differ on a cluster. All else is marked as nightly (distribution.py)."""
+    programs = frozenset(
+        {
+            "test_agents_in_main_and_in_modules_next_to_the_script",
+            "test_agents_in_notebook_cells_inside_a_running_event_loop",
+            "test_ctrl_c_cancels_unfinished_tasks_lets_async_code_clean_up_and_leaves_no_process",
+            "test_a_second_ctrl_c_ends_at_once",
+            "test_workers_end_when_the_program_is_killed",
+        }
+    )
+    """What starts the cluster in a program of its own, which takes ten seconds each. It is marked as integration."""
 
     def test_worker_num_is_the_number_of_workers_even_beyond_the_cores(self) -> None:
         tasks = [Task(0.5, agents.sleep_interval, id=str(i)) for i in range(15)]

@@ -20,3 +20,4 @@ class TestLocal(IsolationContract):
 
 def test_what_differs_on_clusters_is_in_the_contract() -> None:
     assert [name for name in ClusterContract.differs if not hasattr(ClusterContract, name)] == []
+    assert ClusterContract.programs < ClusterContract.differs

@@ -398,6 +398,7 @@ except EngineFailed as error:
 
 
 @pytest.mark.spark
+@pytest.mark.integration
 def test_a_spark_without_executors_raises_an_error_that_names_the_memory(tmp_path: Path) -> None:
     """The cluster has a master and no node."""
     import pyspark
@@ -437,6 +438,7 @@ print(Runners.sync_run(-1, abs, RunConfig(engine_name="spark", worker_num=1)).an
 
 
 @pytest.mark.spark
+@pytest.mark.integration
 def test_a_spark_session_whose_java_was_killed_is_replaced() -> None:
     program = [sys.executable, "-c", KILLED_JAVA]
     done = subprocess.run(program, capture_output=True, text=True, timeout=110, check=False)

@@ -43,10 +43,6 @@ def users_ray() -> Iterator[None]:
 
 class TestRay(ClusterContract):
     settings = {"engine_name": "ray"}  # noqa: RUF012 - annotated as a class variable by the suite
-    # It starts Ray, and the program does the same on Spark.
-    differs = ClusterContract.differs - {
-        "test_ctrl_c_cancels_unfinished_tasks_lets_async_code_clean_up_and_leaves_no_process",
-    }
 
 
 def read_variable(name: str) -> str | None:

@@ -31,11 +31,6 @@ def users_spark() -> Iterator[None]:
 
 class TestSpark(ClusterContract):
     settings = {"engine_name": "spark"}  # noqa: RUF012 - annotated as a class variable by the suite
-    # Each of these starts Spark, and the program does the same on Ray.
-    differs = ClusterContract.differs - {
-        "test_agents_in_notebook_cells_inside_a_running_event_loop",
-        "test_a_second_ctrl_c_ends_at_once",
-    }
 
 
 def test_several_workers_share_a_spark_task_if_configured() -> None:

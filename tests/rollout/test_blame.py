@@ -385,7 +385,7 @@ VERDICT = json.dumps({"reasoning": "the same", "correct": True})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.integration])])
 def test_a_judge_that_has_to_wait_gives_the_true_score(run: Run, engine: str) -> None:
     """Requests wait for the rate limit and after 429 responses while answers are scored, after the agents' time limit ended."""
     script = Script(

@@ -197,8 +197,8 @@ def test_ctrl_c_ends_a_paused_run(run: Controlled) -> None:
     [
         "local",
         pytest.param("inline", marks=pytest.mark.slow),
-        pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.timeout(300)]),
-        pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(300)]),
+        pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]),
+        pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]),
     ],
 )
 def test_cancel_ends_a_running_rollout_and_retry_executes_it_again(engine: str, run: Controlled) -> None:

@@ -299,6 +299,7 @@ def test_a_rollout_whose_worker_is_killed_during_a_call_runs_again(
 
 
 @pytest.mark.ray
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_rollouts_on_ray_call_the_gateway_of_their_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer(NUMBERS) as server:
