@@ -47,8 +47,10 @@ def attempt(machine: Machine, tmp_path: Path) -> AttemptContext:
 
 @pytest.fixture
 def home(machine: Machine) -> Path:
-    """The home folder of the machine's user, on this host."""
-    return Path(machine.execute('printf %s "$HOME"').output)
+    """The home folder of the machine's user, on this host, without a browser's profile of another test."""
+    folder = Path(machine.execute('printf %s "$HOME"').output)
+    shutil.rmtree(folder / ".config/google-chrome", ignore_errors=True)
+    return folder
 
 
 @pytest.fixture
@@ -259,7 +261,6 @@ def test_the_colour_scheme_of_the_profile(
 ) -> None:
     monkeypatch.setattr(browser, "_SCHEME_LOOKS", 1)
     monkeypatch.setattr(Controller, "devtools", "127.0.0.1:9")  # no browser: the preferences have to tell
-    shutil.rmtree(home / ".config/google-chrome", ignore_errors=True)
     older = put(home, ".config/google-chrome/Default/Preferences", json.dumps(written))
     assert get("chrome_appearance_mode_ui") == wanted
     put(
