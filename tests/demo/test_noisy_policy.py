@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paragent.demo import noisy_policy
 from paragent.demo.samples import sample_path
 from paragent.rollout import RolloutConfig, run_parallel_rollout
 from paragent.store import Summary
@@ -44,3 +45,12 @@ def test_the_policy_makes_no_mistakes_at_temperature_0(tmp_path: Path) -> None:
     summary, _ = run(tmp_path, "cold", 0.0)
     assert summary.mean == 1.0
     assert not summary.failures
+
+
+def test_every_rollout_has_a_result_although_many_requests_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three failures in a row would leave a rollout pending."""
+    monkeypatch.setattr(noisy_policy, "_DOWN", 0.8)  # two of three first requests
+    summary, _ = run(tmp_path, "many", 0.7)
+    assert (summary.done, summary.pending) == (20, 0)

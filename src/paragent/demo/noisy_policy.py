@@ -28,15 +28,23 @@ _DEFAULT_TEMPERATURE = 0.5
 _DELAYS = (0.3, 1.3)
 """Seconds until a reply."""
 _STALL = 12.0
-"""Seconds until a first reply that stalls, chosen by chance in each execution: a hung endpoint is retried, too."""
-_MALFORMED, _REJECTED, _DOWN, _STALLED = 0.4, 0.06, 0.06, 0.05
+"""Seconds until a first reply that stalls: a hung endpoint is retried, too."""
+_MALFORMED, _REJECTED, _DOWN, _STALLED = 0.4, 0.06, 0.05, 0.03
 """The fraction of rollouts, at temperature 1, with a malformed tool call, a rejected request, an endpoint that is down, and a
 stalled reply. The fraction of wrong answers depends on the question."""
 _ANSWER = re.compile(r"(\\boxed\{|Answer: )(-?\d+)?")
 
 
 class NoisyDemoModel(DemoModel):
-    """Replies as `DemoModel` does, after a delay, and with mistakes. The token counts are numbers of words."""
+    """Replies as `DemoModel` does, after a delay, and with mistakes. The token counts are numbers of words.
+
+    In one worker, a rollout has at most one failure that is retried: after three in a row, its result would be missing.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._failed: set[str] = set()
+        """The rollouts that have had a failure."""
 
     async def complete(
         self,
@@ -47,14 +55,17 @@ class NoisyDemoModel(DemoModel):
         """Answer by rules and chance.
 
         Raises:
-            EndpointDown: chosen by chance, a new one in each execution of a rollout.
+            EndpointDown: chosen by chance, at most once for a rollout.
             RequestRejected: chosen by chance.
         """
         temperature = self.settings.sampling.temperature
         noise = _Noise(messages, _DEFAULT_TEMPERATURE if temperature is None else temperature)
+        fails = (noise.down or noise.stalled) and noise.rollout not in self._failed
+        if fails:
+            self._failed.add(noise.rollout)
         doing("generating")
-        await asyncio.sleep(noise.delay)
-        if noise.down:
+        await asyncio.sleep(_STALL if fails and noise.stalled else noise.delay)
+        if fails and noise.down:
             raise EndpointDown("the scripted endpoint returned HTTP 503")
         if noise.rejected:
             raise RequestRejected("the scripted endpoint rejected the request (HTTP 400: content filter)")
@@ -82,19 +93,19 @@ class _Noise:
     def __init__(self, messages: Sequence[Mapping[str, Any]], temperature: float) -> None:
         question = next((str(message["content"]) for message in messages if message.get("role") == "user"), "")
         scope = request_scope.get()
-        rollout = f"{scope.attempt if scope else 1} {question}"
+        self.rollout = f"{scope.attempt if scope else 1} {question}"
         roles = [message.get("role") for message in messages]
         self.turn = roles.count("assistant")
         self.first_reply = roles.index("assistant") if self.turn else len(roles)
         difficulty = random.Random(question).random()  # noqa: S311 - not a secret, as below
-        chance = random.Random(f"{temperature} {rollout}")  # noqa: S311
+        chance = random.Random(f"{temperature} {self.rollout}")  # noqa: S311
         draws = [chance.random() for _ in range(3)]
         self.wrong = draws[0] < temperature * difficulty
         self.malformed = draws[1] < temperature * _MALFORMED
         self.rejected = self.turn > 0 and draws[2] < temperature * _REJECTED
         self.down = self.turn == 0 and random.random() < temperature * _DOWN  # noqa: S311
-        stalled = self.turn == 0 and random.random() < temperature * _STALLED  # noqa: S311
-        self.delay = _STALL if stalled else random.Random(f"{self.turn} {rollout}").uniform(*_DELAYS)  # noqa: S311
+        self.stalled = self.turn == 0 and random.random() < temperature * _STALLED  # noqa: S311
+        self.delay = random.Random(f"{self.turn} {self.rollout}").uniform(*_DELAYS)  # noqa: S311
 
 
 def _wrong(answer: str) -> str:
