@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from bench.osworld_parity.cases.case import Case
 
 
-def score_of(case: Case) -> float:
-    """Return the score of paragent's metric; an exception scores 0, as in an evaluation."""
+def score_of(case: Case) -> float | str:
+    """Return the score of paragent's metric, as an evaluation counts it, or the name of its exception."""
     try:
         found = score(case.metric, copy.deepcopy(case.arguments), case.options)
-    except Exception:  # noqa: BLE001 - the evaluator has such a boundary around every metric
-        return 0.0
+    except Exception as error:  # noqa: BLE001 - the evaluator has such a boundary around every metric
+        return type(error).__name__
     return 0.0 if math.isnan(found) else min(max(found, 0.0), 1.0)

@@ -1,6 +1,7 @@
 """Run cases with OSWorld's own metrics. It runs in their environment and imports nothing of paragent.
 
-Usage: python reference.py CASES RESULTS. Each line of RESULTS is a number, or null for a missing metric.
+Usage: python reference.py CASES RESULTS. Each line of RESULTS is a number, the name of an exception, or null for a missing
+metric.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def _stand_in(name: str) -> None:
     sys.modules[name] = module
 
 
-def _score(metrics: types.ModuleType, case: dict) -> float | None:
+def _score(metrics: types.ModuleType, case: dict) -> float | str | None:
     metric = getattr(metrics, case["metric"], None)
     if metric is None:
         return None
     try:
         return float(metric(*case["arguments"], **case["options"]))
-    except Exception:  # noqa: BLE001 - anything may happen to a metric
-        return 0.0  # OSWorld's runner writes no result for such a task, which counts as 0
+    except Exception as error:  # noqa: BLE001 - anything may happen to a metric
+        return type(error).__name__
 
 
 def main(cases: str, results: str) -> None:

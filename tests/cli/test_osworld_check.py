@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from paragent._internal.registry import Registry
 from paragent.cli import main
-from paragent.errors import BadData, ConfigError, MissingExtra
-from paragent.osworld.coverage import DIFFERENCES, coverage_of
-from paragent.osworld.evaluators.registry import GETTERS, METRICS
+from paragent.errors import BadData, ConfigError, MissingExtra, MissingProgram
+from paragent.osworld.coverage import coverage_of
+from paragent.osworld.evaluators.registry import METRICS
 from paragent.osworld.formats import read_tasks
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
@@ -105,9 +106,112 @@ def test_the_tables_have_each_task_and_what_is_missing(
     assert "same score" in short
 
 
-def test_every_reason_for_a_difference_belongs_to_a_metric_or_a_getter() -> None:
-    assert set(DIFFERENCES) <= {*METRICS.implementations, *GETTERS.implementations}
-    assert not set(METRICS.implementations) & set(GETTERS.implementations)
+def test_with_pymupdf_installed_pdf_files_get_the_same_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdicts() -> list[str]:
+        archived = PLAIN | {"func": "compare_archive", "options": {"file_type": "pdf"}}
+        return [
+            found.verdict
+            for found in coverage_of([task("a", PLAIN | {"func": "compare_pdfs"}), task("b", archived)]).tasks
+        ]
+
+    monkeypatch.setattr("paragent.osworld.evaluators.metrics.archives._pymupdf", lambda: None)
+    assert verdicts() == ["differs", "differs"]
+    monkeypatch.setattr("paragent.osworld.evaluators.metrics.archives._pymupdf", object)
+    assert verdicts() == ["same score", "same score"]
+
+
+def test_only_archives_with_pdf_files_can_differ() -> None:
+    archived = PLAIN | {"func": "compare_archive", "options": {"file_type": "image"}}
+    assert [found.verdict for found in coverage_of([task("a", archived)]).tasks] == ["same score"]
+
+
+PAIR = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
+UNSUPPORTED: list[tuple[str, Any, Any, str]] = [
+    ("compare_videos", {}, ["x"], "the options are not an object: ['x']"),
+    ("exact_match", {}, "x", "the options are not an object: 'x'"),
+    ("check_json", {"expect": [{"key": ["a"], "method": "likens", "ref": 1}]}, {}, "unknown method 'likens'"),
+    ("check_json", {"unexpect": [{"key": ["a"], "method": "range.xx", "ref": 1}]}, {}, "unknown method 'range.xx'"),
+    ("check_json", {"expect": [{"key": ["a"], "method": "re", "ref": "("}]}, {}, "malformed rules"),
+    ("check_json", {"expect": [{"key": ["a"], "ref": 1}]}, {}, "KeyError: 'method'"),
+    ("check_mp3_meta", {"title": {"method": "likens", "ref": "x"}}, {}, "unknown method 'likens'"),
+    ("check_thunderbird_prefs", {"expect": {"a": {"method": "likens", "ref": 1}}}, {}, "unknown method 'likens'"),
+    ("check_thunderbird_prefs", {"unexpect": {"a": {"method": "likens", "ref": 1}}}, {}, "unknown method 'likens'"),
+    ("compare_table", {}, {}, "malformed rules or options"),
+    ("compare_table", {}, {"rules": [{"type": "magic"}]}, "unknown rule 'magic' about workbooks"),
+    ("compare_table", {}, {"rules": [{"type": "style", **PAIR, "props": ["shoe"]}]}, "no style property 'shoe'"),
+    (
+        "compare_table",
+        {},
+        {"rules": [{"type": "freeze", "sheet_idx0": "X1", "sheet_idx1": 0}]},
+        "'X1' is not a reference",
+    ),
+    ("compare_table", {}, {"rules": [{"type": "zoom", "sheet_idx": 0, "method": "x", "ref": 1}]}, "unknown method 'x'"),
+    (
+        "compare_table",
+        {},
+        {"rules": [{"type": "check_cell", "sheet_idx": 0, "props": {"shoe": {"method": "eq", "ref": 1}}}]},
+        "no style property 'shoe'",
+    ),
+    (
+        "compare_table",
+        {},
+        {"rules": [{"type": "data_validation", "sheet_idx": 0, "dv_props": [{"type": {"method": "x", "ref": 1}}]}]},
+        "unknown method 'x'",
+    ),
+    (
+        "compare_table",
+        {},
+        {"rules": [{"type": "sheet_fuzzy", **PAIR, "rules": [{"range": ["A1"], "type": "x"}]}]},
+        "unknown rule 'x' about cells",
+    ),
+    ("compare_archive", {}, {"file_type": "scroll"}, "files of the type 'scroll'"),
+    ("compare_archive", {}, {"file_type": "table", "rules": [{"type": "magic"}]}, "unknown rule 'magic'"),
+    ("literal_match", "x", {"type": "dict"}, "values of the type 'dict'"),
+    ("check_pdf_pages", {"relation": "about", "ref_value": 1}, {}, "unknown rule 'about'"),
+    ("check_font_size", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("is_cookie_deleted", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("is_expected_bookmarks", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("check_history_deleted", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("is_shortcut_on_desktop", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("is_extension_installed", {"type": "round"}, {}, "unknown rule 'round'"),
+    ("check_accessibility_tree", [{"text": "x"}], {}, "needs xpath or selectors"),
+]
+
+
+@pytest.mark.parametrize(("metric", "rules", "options", "reason"), UNSUPPORTED)
+def test_rules_that_no_metric_supports_cannot_be_scored(metric: str, rules: Any, options: Any, reason: str) -> None:
+    evaluator = {"func": metric, "result": RULE, "expected": {"type": "rule", "rules": rules}, "options": options}
+    [found] = coverage_of([task("a", evaluator)]).tasks
+    assert found.verdict == "cannot be scored"
+    assert found.reasons[0].startswith(f"metric {metric}: ")
+    assert reason in found.reasons[0]
+
+
+def test_a_program_for_the_files_of_archives_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = type(METRICS).load
+
+    def refuse(registry: Registry, name: str) -> Any:
+        if name == "compare_audios":
+            raise MissingProgram("comparing sounds", "there is no ffmpeg here", "install ffmpeg")
+        return load(registry, name)
+
+    monkeypatch.setattr(type(METRICS), "load", refuse)
+    archived = PLAIN | {"func": "compare_archive", "options": {"file_type": "audio"}}
+    [found] = coverage_of([task("a", archived)]).tasks
+    assert found.reasons == ("install ffmpeg (metric compare_archive: there is no ffmpeg here)",)
+
+
+@pytest.mark.parametrize(
+    ("getter", "reason"),
+    [
+        ({"type": "rule_relativeTime", "rules": {"relativeTime": {"from": "some day"}}}, "unknown date 'some day'"),
+        ({"type": "content_from_vm_file", "file_type": "ods", "file_content": "last_row"}, "of the type 'ods'"),
+    ],
+)
+def test_getters_that_cannot_answer_are_reported(getter: dict[str, Any], reason: str) -> None:
+    [found] = coverage_of([task("a", PLAIN | {"expected": getter})]).tasks
+    assert found.verdict == "cannot be scored"
+    assert reason in found.reasons[0]
 
 
 def test_accounts_and_proxies_do_not_fail_the_check(
@@ -174,12 +278,20 @@ def test_a_list_of_tasks_has_no_domains() -> None:
     assert [found.domain for found in coverage_of([task("a"), task("b", snapshot="vlc")]).tasks] == ["", "vlc"]
 
 
-def test_a_missing_extra_is_one_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pip install '.[osworld]'",
+        "/my envs/one/bin/python -m pip install 'paragent[osworld]'",
+        "uv pip install --python .venv/bin/python 'paragent[osworld] @ git+https://example.org/p.git@main'",
+    ],
+)
+def test_a_missing_extra_is_one_requirement(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Any, name: str) -> Any:
-        raise MissingExtra(name, extra="osworld", missing="PIL")
+        raise MissingExtra(name, extra="osworld", missing="PIL", command=command)
 
     monkeypatch.setattr(type(METRICS), "load", refuse)
     both = {"func": ["compare_images", "compare_pdfs"], "result": [RULE] * 2, "expected": [RULE] * 2}
     tasks = [task("a", PLAIN | {"func": "compare_images"}), task("b", both)]
     [need] = coverage_of(tasks).needs()
-    assert (need.what, need.tasks, need.unlocks) == ("pip install 'paragent[osworld]'", 2, 2)
+    assert (need.what, need.tasks, need.unlocks) == (command, 2, 2)

@@ -202,9 +202,8 @@ def cases(folder: Path) -> Iterator[Case]:
     for number, change in enumerate(_CHANGES.values()):
         document = _base()
         change(document)
-        path = folder / f"{number}.docx"
-        document.save(str(path))
-        paths.append(str(path))
+        paths.append(str(folder / f"{number}.docx"))
+        document.save(paths[-1])
     (folder / "broken.docx").write_bytes(b"no document")
     paths.append(str(folder / "broken.docx"))
     base = paths[0]

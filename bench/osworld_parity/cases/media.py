@@ -87,6 +87,23 @@ def _pdf(folder: Path) -> Iterator[Case]:
         yield Case("compare_pdfs", [[one, paths[2]], [other, paths[3]]])
     for one, relation, count in itertools.product(paths, ("eq", "lt", "ge"), (1, 2)):
         yield Case("check_pdf_pages", [one, {"relation": relation, "ref_value": count}])
+    for pair in itertools.product(_pictures(folder), repeat=2):
+        yield Case("compare_pdf_images", list(pair))
+
+
+def _pictures(folder: Path) -> list[str]:
+    """Return PDF files of two pictures in each kind of image that Pillow writes: palettes, grey, black and white, and others."""
+    blocks = Image.frombytes("RGB", (8, 8), bytes(37 * number * number % 256 for number in range(192)))
+    picture = blocks.resize((64, 64), Image.Resampling.NEAREST)
+    paths = []
+    for side, image in (("up", picture), ("turned", picture.rotate(90))):
+        kinds = {f"palette{colours}": image.quantize(colours) for colours in (2, 4, 16, 200, 256)}
+        kinds |= {f"colours{colours}": image.quantize(colours).convert("RGB") for colours in (2, 16, 256)}
+        kinds |= {mode: image.convert(mode) for mode in ("1", "L", "LA", "RGB", "RGBA", "CMYK")}
+        for name, kind in kinds.items():
+            paths.append(str(folder / f"{side}_{name}.pdf"))
+            kind.save(paths[-1])
+    return paths
 
 
 def _striped(colour: str) -> Image.Image:
@@ -136,9 +153,9 @@ def _archives(folder: Path) -> Iterator[Case]:
         for options in kinds:
             # Each comparison has its own files, because OSWorld keeps unpacked files beside them.
             pair = []
-            for side, path in (("p", one[1]), ("g", other[1])):
+            for side, original in (("p", one[1]), ("g", other[1])):
                 copy = folder / f"c{number}{side}.{one[0].rpartition(' ')[2]}"
-                shutil.copy(path, copy)
+                shutil.copy(original, copy)
                 pair.append(str(copy))
             number += 1
             yield Case("compare_archive", pair, options)

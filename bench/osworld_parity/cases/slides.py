@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 
+_RED = RGBColor(255, 0, 0)  # type: ignore[no-untyped-call]
+
 
 def _picture() -> io.BytesIO:
     data = io.BytesIO()
@@ -181,7 +183,7 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "double underlined": _font(underline=MSO_UNDERLINE.DOUBLE_LINE),
     "font": _font(name="Arial"),
     "size": _font(size=Pt(21)),
-    "red": _colour(RGBColor(255, 0, 0)),
+    "red": _colour(_RED),
     "theme colour": _colour(MSO_THEME_COLOR.ACCENT_1),
     "struck": _strike,
     "bold cell": _cell_font(bold=True),
@@ -211,7 +213,7 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "table of three down": _move(2, 3, top=1.5),
     "moved blank box": _move(0, 4, left=2),
     "higher blank box": _move(0, 4, height=3),
-    "red background": _background(RGBColor(255, 0, 0)),
+    "red background": _background(_RED),
     "theme background": _background(MSO_THEME_COLOR.ACCENT_1),
     "note": lambda deck: setattr(deck.slides[0].notes_slide.notes_text_frame, "text", "other"),
     "note of two": lambda deck: setattr(deck.slides[1].notes_slide.notes_text_frame, "text", " "),
@@ -269,9 +271,8 @@ def cases(folder: Path) -> Iterator[Case]:
     for number, (name, change) in enumerate(_CHANGES.items()):
         deck = _base()
         change(deck)
-        path = folder / f"{number}.pptx"
-        deck.save(str(path))
-        paths[name] = str(path)
+        paths[name] = str(folder / f"{number}.pptx")
+        deck.save(paths[name])
     paths |= _rewritten(folder, paths["nothing"])
     base = paths["nothing"]
     for number, path in enumerate(paths.values()):

@@ -64,6 +64,7 @@ def cases(folder: Path) -> Iterator[Case]:
         if "sheet_idx" in rule:
             yield Case("compare_table", [str(base)], {"rules": [rule]})
     yield from _conditions(folder)
+    yield from _weekends(folder)
     yield from _printed(folder)
     yield from _cities(folder)
 
@@ -199,7 +200,7 @@ _FUZZY: list[dict[str, Any]] = [
 
 def _rules() -> list[dict[str, Any]]:
     rules: list[dict[str, Any]] = [{"type": "sheet_name"}]
-    plain = [
+    plain: list[dict[str, Any]] = [
         {"type": "sheet_data"},
         {"type": "sheet_data", "precision": 1},
         {"type": "freeze"},
@@ -306,7 +307,11 @@ def _conditions(folder: Path) -> Iterator[Case]:
         "WEEKDAY(B2)=1", "WEEKDAY(B2,2)>5", "B2>C2", "B2=MAX($B$2:$B$8)", "B2>AVERAGE($B$2:$B$8)", "B2>$B$3", "$B$2>3", "B2>",
         'LEFT(B2,1)="1"', 'NOT(ISERROR(SEARCH("2",B2)))', 'SEARCH("2",B2)', "LEN(B2)=2", "ISNUMBER(B2)", "TRUE", "1", "5", '"x"',
         "IF(B2>30,TRUE,FALSE)", "B2+C2>4", "ROUND(B2/3,0)=7", "-B2<-30", "B2*2>100", "(B2+1)*2>100", "B2&\"\"=\"20\"",
-        "ISBLANK(B2)", "MONTH(B2)=1", "YEAR(B2)>1900", "SUM($B$2:$B$8)>3",
+        "ISBLANK(B2)", "MONTH(B2)=1", "YEAR(B2)>1900", "SUM($B$2:$B$8)>3", "CHOOSE(B2/10,0,0,0,1,1,1,1)",
+        "IFERROR(1/(B2-20),1)<0.05", "B2>DATE(1900,1,30)", "ROW(B2)>4", "ISEVEN(B2/20)", 'COUNTIF($B$2:$B$8,">30")=4',
+        'B2>10*COUNTIF($B$2:$B$8,"<40")', "B2>=LARGE($B$2:$B$8,4)", "RANK(B2,$B$2:$B$8)<5", "ROUNDDOWN(B2/40,0)=1",
+        'B2>VALUE("30")', "XOR(B2>30,B2>90)", "WEEKNUM(B2)>5", "NETWORKDAYS(B2,B2+1)=2", "VLOOKUP(B2,$A$2:$B$8,2)=1",
+        "SUMPRODUCT(($B$2:$B$8>B2)*1)<4", "NOSUCHFUNCTION(B2)", "B2>30%", "{1,2", "A2:B2", "Sheet2!A2>0", "Sheet2!$A$2>0",
     ]  # fmt: skip
     rules: dict[str, Any] = {f"formula {text}": FormulaRule([text], **look) for text in formulas}
     for name in ("lessThan", "lessThanOrEqual", "equal", "notEqual", "greaterThanOrEqual", "greaterThan"):
@@ -336,6 +341,27 @@ def _conditions(folder: Path) -> Iterator[Case]:
             for found, props in ((plain, ["bgcolor"]), (fixed, ["bgcolor"]), (str(path), ["font_bold", "font_name"])):
                 checked = {"type": "style", "props": props, "sheet_idx0": 0, "sheet_idx1": "EI0"}
                 yield Case("compare_table", [found, str(path)], {"rules": [checked]})
+
+
+_WEEKENDS = [
+    "WEEKDAY(D2)=7", "OR(WEEKDAY(D2)=1,WEEKDAY(D2)=7)", "WEEKDAY(D2,2)>5", "WEEKDAY(D2,11)>5", "WEEKDAY(D2,16)<3",
+    "WEEKDAY(D2,17)=7", "MATCH(WEEKDAY(D2),{1,7},0)", "ISNUMBER(MATCH(WEEKDAY(D2),{1,7},0))", "OR(WEEKDAY(D2)={1,7})",
+    'TEXT(D2,"ddd")="Sat"', 'OR(TEXT(D2,"ddd")="Sat",TEXT(D2,"ddd")="Sun")', 'LEFT(TEXT(D2,"dddd"),1)="S"',
+    "CHOOSE(WEEKDAY(D2),1,0,0,0,0,0,1)", "MOD(D2,7)<2", "NETWORKDAYS(D2,D2)=0", "NOT(ISERROR(MATCH(WEEKDAY(D2),{1,7},0)))",
+]  # fmt: skip
+
+
+def _weekends(folder: Path) -> Iterator[Case]:
+    """Yield pairs of workbooks that colour the weekend of one week, each by another formula, and one without colours."""
+    paths = [str(folder / "base.xlsx")]
+    for number, formula in enumerate(_WEEKENDS):
+        book = load_workbook(paths[0])
+        book["Sheet1"].conditional_formatting.add("D2:D8", FormulaRule([formula], fill=_RED))
+        paths.append(str(folder / f"weekend{number}.xlsx"))
+        book.save(paths[-1])
+    rule = {"type": "style", "props": ["bgcolor"], "sheet_idx0": 0, "sheet_idx1": "EI0"}
+    for pair in itertools.product(paths, paths):
+        yield Case("compare_table", list(pair), {"rules": [rule]})
 
 
 def _fixed(folder: Path, path: Path, number: int, cells: str) -> str:
@@ -368,7 +394,7 @@ def _printed(folder: Path) -> Iterator[Case]:
 
 def _cities(folder: Path) -> Iterator[Case]:
     expected: list[Any] = ["Scottsdale", ["Atlanta", "Montreal"], "Zürich"] + ["Vienna"] * 18
-    lists = [
+    lists: list[list[Any]] = [
         ["Scottsdale", "Montréal", "Zurich"] + ["Vienna"] * 18,
         ["scottsdale, USA", "Atlanta", "Zürich"] + ["VIENNA"] * 18,
         ["Scottsdale", "Atlanta", "Bern"] + ["Vienna"] * 18,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.osworld_parity.cases.case import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _BYTES = [
     b"",
@@ -92,9 +92,8 @@ def _json(folder: Path) -> Iterator[Case]:
     ]
     files = []
     for number, data in enumerate(texts):
-        path = folder / f"{number}.json"
-        path.write_bytes(data)
-        files.append(str(path))
+        files.append(str(folder / f"{number}.json"))
+        Path(files[-1]).write_bytes(data)
     rules = [
         {"key": ["a"], "method": "eq", "ref": 1},
         {"key": ["a"], "method": "re", "ref": "1"},

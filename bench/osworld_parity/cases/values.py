@@ -109,12 +109,21 @@ def _addresses() -> Iterator[Case]:
     for domain in ("example.com", ".example.com", "kayak.com", "bbc.com", "bbc.co.uk", "news.bbc.com", "none.org", ""):
         yield Case("is_cookie_deleted", [cookies, {"type": "domains", "domains": [domain]}])
         yield Case("is_cookie_deleted", [[], {"type": "domains", "domains": [domain]}])
-    for found in (*_ADDRESSES, {"url": "https://example.com/a"}, {"url": ""}, {"url": None}, {"title": "x"}, [], {}):
+    answers: list[Any] = [
+        *_ADDRESSES,
+        {"url": "https://example.com/a"},
+        {"url": ""},
+        {"url": None},
+        {"title": "x"},
+        [],
+        {},
+    ]
+    for answer in answers:
         for pattern in ("example", "^https://(www\\.)?example\\.com/?$", "", "q=1"):
-            yield Case("is_expected_url_pattern_match", [found, {"expected": [pattern]}])
-            yield Case("is_expected_search_query", [found, {"expect": {"pattern": pattern}}])
-        yield Case("is_expected_url_pattern_match", [found, {"expected": []}])
-        yield Case("is_expected_url_pattern_match", [found, {"expected": "ex"}])
+            yield Case("is_expected_url_pattern_match", [answer, {"expected": [pattern]}])
+            yield Case("is_expected_search_query", [answer, {"expect": {"pattern": pattern}}])
+        yield Case("is_expected_url_pattern_match", [answer, {"expected": []}])
+        yield Case("is_expected_url_pattern_match", [answer, {"expected": "ex"}])
 
 
 def _browser() -> Iterator[Case]:

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 from paragent.errors import MissingExtra, MissingProgram, UnknownName
 from paragent.osworld.evaluators.evaluator import checks_of
 from paragent.osworld.evaluators.registry import ACCOUNTS, GETTERS, INFEASIBLE, LEFT_OUT, METRICS
+from paragent.osworld.evaluators.supported import (
+    UnsupportedCheck,
+    check_config,
+    check_options,
+    check_rules,
+    difference_of,
+)
 from paragent.osworld.setup import missing_for_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from paragent._internal.registry import Registry
+    from paragent.osworld.evaluators.evaluator import Check
 
 __all__ = [
     "CANNOT",
-    "DIFFERENCES",
     "DIFFERS",
     "SAME",
     "Coverage",
@@ -32,35 +39,54 @@ __all__ = [
     "needs_of",
 ]
 
-DIFFERENCES: dict[str, str] = {
-    "compare_archive": "text of PDF files in archives is extracted by pypdf, not by PyMuPDF",
-    "compare_audios": "sounds are decoded by ffmpeg, not by librosa; the similarity to a silent file differs by up to 0.15",
-    "compare_pdfs": "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities differ by up to 0.06",
-    "compare_videos": "videos are decoded by ffmpeg, not by OpenCV",
-}
-"""By the name of a metric or getter. docs/guide/osworld_evaluators.md lists the differences that apply to every evaluator."""
-
 
 def missing(evaluator: Mapping[str, Any]) -> list[str]:
-    """Return the getters, metrics, packages, programs and accounts that an evaluator needs and that are missing, each once."""
+    """Return what an evaluator needs and is missing, each once: getters, metrics, rules, packages, programs and accounts."""
     found: dict[str, None] = {}
     for check in checks_of(evaluator):
         if check.metric == INFEASIBLE:
             continue
         sides = [side["type"] for side in (check.result, check.expected) if side is not None]
-        for reason in (_lack(METRICS, "metric", check.metric), *(_lack(GETTERS, "getter", side) for side in sides)):
+        lacks = [_lack(METRICS, "metric", check.metric), *(_lack(GETTERS, "getter", side) for side in sides)]
+        for reason in lacks if any(lacks) else _unsupported(check):
             if reason:
                 found[reason] = None
     return list(found)
 
 
+def _unsupported(check: Check) -> Iterator[str]:
+    """Yield why the metric and the getters of a check cannot evaluate its rules."""
+    metric = METRICS.load(check.metric)
+    yield _refusal(f"metric {check.metric}", check_options, metric, check.options)
+    if check.expected is not None and check.expected["type"] == "rule":
+        yield _refusal(f"metric {check.metric}", check_rules, metric, check.expected["rules"])
+    for side in (check.result, check.expected):
+        if side is not None:
+            yield _refusal(f"getter {side['type']}", check_config, GETTERS.load(side["type"]), side)
+
+
+def _refusal(owner: str, check: Callable[[Any, Any], None], function: Any, given: Any) -> str:
+    """Return why a check fails; empty if it does not."""
+    try:
+        check(function, given)
+    except UnsupportedCheck as error:
+        return f"{owner}: {error}"
+    except (MissingExtra, MissingProgram) as error:
+        return _advice(owner, error)
+    except (AttributeError, LookupError, TypeError, ValueError, re.error) as error:
+        return f"{owner}: malformed rules or options ({type(error).__name__}: {error})"
+    return ""
+
+
 def differing(evaluator: Mapping[str, Any]) -> list[str]:
-    """Return why the score of an evaluator can differ from OSWorld's, each reason once; empty if it does not."""
+    """Return why the score of an evaluator can differ from OSWorld's, each reason once; empty if it does not.
+
+    The evaluator must not miss anything. docs/guide/osworld_evaluators.md lists the differences that apply to every evaluator.
+    """
     found: dict[str, None] = {}
     for check in checks_of(evaluator):
-        for name in (check.metric, *(side["type"] for side in (check.result, check.expected) if side is not None)):
-            if name in DIFFERENCES:
-                found[f"{name}: {DIFFERENCES[name]}"] = None
+        if check.metric != INFEASIBLE and (why := difference_of(METRICS.load(check.metric), check.options)):
+            found[f"{check.metric}: {why}"] = None
     return list(found)
 
 
@@ -70,13 +96,18 @@ def _lack(registry: Registry, kind: str, name: str) -> str:
         return f"{ACCOUNTS[name]} (getter {name})"
     try:
         registry.load(name)
-    except MissingExtra as error:
-        return f"pip install 'paragent[{error.extra}]' ({kind} {name} needs {error.missing})"
-    except MissingProgram as error:
-        return f"{error.advice} ({kind} {name}: {error.problem})"
+    except (MissingExtra, MissingProgram) as error:
+        return _advice(f"{kind} {name}", error)
     except UnknownName:
         return f"{kind} {name}: {LEFT_OUT.get(name, 'unknown')}"
     return ""
+
+
+def _advice(owner: str, error: MissingExtra | MissingProgram) -> str:
+    """Return how to install what a getter or metric needs."""
+    if isinstance(error, MissingExtra):
+        return f"{error.command} ({owner} needs {error.missing})"
+    return f"{error.advice} ({owner}: {error.problem})"
 
 
 _ACCOUNTS = tuple(set(ACCOUNTS.values()))
@@ -147,7 +178,7 @@ class Coverage:
         return sorted((Need(what, count, alone[what]) for what, count in wanted.items()), key=_order)
 
 
-_EXTRA = re.compile(r"^(pip install '[^']*').*")
+_EXTRA = re.compile(r"^(.*\bpip install .+) \((?:getter|metric|set-up step) .*\)$")
 """Evaluators and steps that need the same extra are one requirement."""
 
 

@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._installation import install_command
 from paragent.errors import EnvironmentFailed
 from paragent.osworld.access import fetch
 from paragent.osworld.actions import BadAction, command_of, read_action
@@ -58,7 +59,7 @@ def missing_for_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
         elif kind not in STEPS:
             found[_unknown(kind)] = None
         elif kind in _BROWSER and importlib.util.find_spec("playwright") is None:
-            found[f"pip install 'paragent[web]' (set-up step {kind})"] = None
+            found[f"{install_command(['web'])} (set-up step {kind})"] = None
     return list(found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paragent.osworld.evaluators import METRICS
+from paragent.osworld.evaluators import registry
 
 Score = Callable[..., float]
 
@@ -18,8 +18,7 @@ def score() -> Score:
     """Call a metric as `evaluate` does, in this process."""
 
     def call(name: str, result: Any, expected: Any = None, **options: Any) -> float:
-        metric = METRICS.load(name)
-        return float(metric(result, **options) if expected is None else metric(result, expected, **options))
+        return registry.score(name, [result] if expected is None else [result, expected], options)
 
     return call
 

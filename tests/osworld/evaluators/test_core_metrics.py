@@ -116,6 +116,8 @@ def test_values(score: Score, name: str, result: Any, expected: Any, options: di
         ('"a,b"', "str_list_eq", ["a", "b"], True),
         ('"b,a"', "str_list_eq", ["a", "b"], False),
         ('"b,a"', "str_set_eq", ["a", "b"], True),
+        ("abc", "regex", "b", True),
+        ("ABC", "regex.I", "b", True),
     ],
 )
 def test_rules_about_values(value: Any, method: str, ref: Any, wanted: bool) -> None:
@@ -123,8 +125,8 @@ def test_rules_about_values(value: Any, method: str, ref: Any, wanted: bool) -> 
 
 
 def test_an_unknown_rule_is_an_error() -> None:
-    with pytest.raises(ValueError, match="rectify"):
-        matches(1, {"method": "rectify", "ref": 1})
+    with pytest.raises(ValueError, match="likens"):
+        matches(1, {"method": "likens", "ref": 1})
 
 
 FILES: list[tuple[str, str, Any, dict[str, Any], float]] = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
+from paragent.osworld.evaluators.supported import UnsupportedCheck
 
 Score = Callable[..., float]
 Make = Callable[..., str]
@@ -68,6 +68,25 @@ def test_images_are_compared(score: Score, tmp_path: Path, write: Make) -> None:
     assert score("compare_pdf_images", printed("f.pdf", 0, 0), gold) == 0.5
     assert score("compare_pdf_images", printed("f.pdf", 0), gold) == 0
     assert score("compare_pdf_images", write("t.pdf", pdf("a")), write("u.pdf", pdf("b"))) == 1
+
+
+@pytest.mark.parametrize("colours", [2, 16, 256])
+def test_images_with_a_palette_are_compared(score: Score, tmp_path: Path, colours: int) -> None:
+    blocks = Image.frombytes("RGB", (8, 8), bytes(37 * number * number % 256 for number in range(192)))
+    picture = blocks.resize((64, 64), Image.Resampling.NEAREST)
+
+    def printed(name: str, image: Image.Image) -> str:
+        image.save(tmp_path / name)
+        return str(tmp_path / name)
+
+    plain = printed("plain.pdf", picture.quantize(colours).convert("RGB"))
+    assert b"/Indexed" not in (tmp_path / "plain.pdf").read_bytes()
+    palette = printed("palette.pdf", picture.quantize(colours))
+    assert b"/Indexed" in (tmp_path / "palette.pdf").read_bytes()
+    other = printed("other.pdf", picture.rotate(90).quantize(colours))
+    assert score("compare_pdf_images", palette, plain) == 1
+    assert score("compare_pdf_images", other, plain) == 0
+    assert score("compare_pdf_images", palette, other) == 0
 
 
 @pytest.fixture

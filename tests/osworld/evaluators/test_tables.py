@@ -10,14 +10,15 @@ from typing import Any
 import openpyxl
 import pytest
 from openpyxl.chart import BarChart, LineChart, Reference
-from openpyxl.formatting.rule import CellIsRule, FormulaRule
+from openpyxl.formatting.rule import CellIsRule, FormulaRule, Rule
 from openpyxl.pivot.cache import CacheDefinition, CacheField, CacheSource, SharedItems, WorksheetSource
 from openpyxl.pivot.record import RecordList
 from openpyxl.pivot.table import DataField, FieldItem, Location, PageField, PivotField, RowColField, TableDefinition
 from openpyxl.styles import Font, PatternFill
+from openpyxl.styles.differential import DifferentialStyle
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
+from paragent.osworld.evaluators.supported import UnsupportedCheck
 
 Score = Callable[..., float]
 Change = Callable[[Any], Any]
@@ -285,8 +286,22 @@ def test_cities_in_order(score: Score, book: Callable[..., str]) -> None:
         ('NOT(ISERROR(SEARCH("2",B2)))', [2]),
         ("IF(B2>3,TRUE,FALSE)", [4]),
         ("(B2+1)*2>=8", [3, 4]),
+        ("ISNUMBER(MATCH(WEEKDAY(B2),{2,3},0))", [2, 3]),
+        ("WEEKDAY(B2,11)<3", [2, 3]),
+        ("WEEKDAY(B2,16)=2", [1]),
+        ('TEXT(B2,"0")="3"', [3]),
+        ('CHOOSE(B2,"a","b","c","d")="b"', [2]),
+        ("IFERROR(1/(B2-2),1)=1", [2, 3]),
+        ("B2=DATE(1900,1,3)", [3]),
+        ("ISEVEN(B2)", [2, 4]),
+        ('B2>COUNTIF($B$2:$B$5,">2")', [3, 4]),
+        ("B2=LARGE($B$2:$B$5,1)", [4]),
+        ("ROUNDDOWN(B2/3,0)=1", [3, 4]),
+        ('B2=VALUE("2")', [2]),
+        ("XOR(B2>1,B2>3)", [2, 3]),
         ("B2>C2", []),
         ("B2>", []),
+        ("NOSUCHFUNCTION(B2)", []),
     ],
 )
 def test_conditional_formats_with_formulas(
@@ -310,14 +325,21 @@ def test_conditional_formats_with_formulas(
         assert score("compare_table", book("f.xlsx", content), gold, rules=rule) == 0
 
 
-def test_an_unsupported_formula_is_an_error(score: Score, book: Callable[..., str]) -> None:
-    def condition(workbook: Any) -> None:
-        workbook["Sheet1"].conditional_formatting.add("B2:B5", FormulaRule(["VLOOKUP(B2,$A$1:$B$3,2)=1"]))
+@pytest.mark.parametrize("kind", ["top10", "duplicateValues", "aboveAverage"])
+def test_a_format_without_a_formula_scores_0_and_is_no_unsupported_check(
+    score: Score, book: Callable[..., str], kind: str
+) -> None:
+    red = DifferentialStyle(fill=PatternFill("solid", bgColor="FFFF0000"))
 
-    path = book("gold.xlsx", change=condition)
-    rule = [{"type": "style", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["bgcolor"]}]
-    with pytest.raises(ValueError, match="VLOOKUP"):
-        score("compare_table", path, path, rules=rule)
+    def conditions(workbook: Any) -> None:
+        formatting = workbook["Sheet1"].conditional_formatting
+        formatting.add("B2:B5", FormulaRule(["ISNUMBER(B2)"], fill=red.fill))
+        formatting.add("B2:B5", Rule(type=kind, rank=1, dxf=red))
+
+    path = book("found.xlsx", change=conditions)
+    with pytest.raises(ValueError, match=kind) as raised:
+        score("compare_table", path, path, rules=style("bgcolor"))
+    assert not isinstance(raised.value, UnsupportedCheck)
 
 
 def test_scrolling_does_not_change_where_a_sheet_is_frozen(score: Score, book: Callable[..., str]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import ConfigError
 from paragent.osworld.context import CHILD_MODULE, PARSE_SECONDS, GetterContext, MachineRefused
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.registry import GETTERS, INFEASIBLE, METRICS
+from paragent.osworld.evaluators.supported import UnsupportedCheck
 from paragent.subprocesses import CallFailed, SubprocessPool
 
 if TYPE_CHECKING:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from paragent._internal.registry import Implementation, Registry, import_object, import_required
+from paragent.osworld.evaluators.supported import check_options, check_rules
 
 __all__ = [
     "ACCOUNTS",
@@ -132,12 +134,18 @@ def load_metric(name: str) -> None:
         ParagentError: the metric does not exist, or needs something that is not installed.
     """
     METRICS.load(name)
-    import_required()
+    _import_packages()
 
 
 def load_parser(function: str) -> None:
     """Import `package.module:function`, so that calls that are confined to a folder find it in memory."""
     import_object(function)
+    _import_packages()
+
+
+def _import_packages() -> None:
+    """Import the required packages with one thread of OpenBLAS: each takes 80 MB of the address space, which is limited."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import_required()
 
 
@@ -151,10 +159,15 @@ def score(name: str, arguments: list[Any], options: dict[str, Any], strict: bool
         strict: whether a metric with a known bug of OSWorld corrects it.
 
     Raises:
+        UnsupportedCheck: the metric does not support the rules or options.
         Exception: any exception of the metric.
     """
+    metric = METRICS.load(name)
+    check_options(metric, options)
+    if len(arguments) > 1:
+        check_rules(metric, arguments[1])
     more = {"strict_evaluators": True} if strict and name in STRICT else {}
-    return float(METRICS.load(name)(*arguments, **options, **more))
+    return float(metric(*arguments, **options, **more))
 
 
 def parse(function: str, arguments: list[Any]) -> Any:

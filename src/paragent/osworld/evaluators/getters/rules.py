@@ -6,6 +6,8 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from paragent.osworld.evaluators.supported import UnsupportedCheck, checked
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -23,6 +25,14 @@ async def rule(context: GetterContext, config: Mapping[str, Any]) -> Any:
     return config["rules"]
 
 
+def _check_dates(config: Mapping[str, Any]) -> None:
+    words = config["rules"]["relativeTime"]
+    for phrase in (words["from"], words.get("to", words["from"])):
+        if phrase.removesuffix(" split") not in _DAYS:
+            raise UnsupportedCheck(f"unknown date {phrase!r}")
+
+
+@checked(config=_check_dates)
 async def rule_relativeTime(context: GetterContext, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule of the task with its date placeholders replaced.
 

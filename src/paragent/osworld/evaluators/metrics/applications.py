@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from xml.etree import ElementTree as ET
 
-from paragent.osworld.evaluators.metrics.matching import matches, meets_rules
+from paragent.osworld.evaluators.metrics.matching import check_methods, matches, meets_rules
 from paragent.osworld.evaluators.metrics.reading import bytes_of, text_of
+from paragent.osworld.evaluators.supported import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,6 +135,9 @@ _DELETED = re.compile(r"X-Mozilla-Status: 000[89]")
 _MESSAGE = "FROM - "
 
 
+@checked(
+    rules=lambda rules: check_methods([*rules.get("expect", {}).values(), *rules.get("unexpect", {}).values()]),
+)
 def check_thunderbird_prefs(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the preferences match the rules of `expect`, and those that are set do not match the rules of `unexpect`.
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from paragent._internal.registry import require
 from paragent.osworld.evaluators.metrics.files import line_ratio
-from paragent.osworld.evaluators.metrics.matching import COMPARISONS, UnsupportedCheck, ratio
+from paragent.osworld.evaluators.metrics.matching import COMPARISONS, ratio
 from paragent.osworld.evaluators.metrics.reading import TooLarge, open_package, readable
 from paragent.osworld.evaluators.registry import METRICS
+from paragent.osworld.evaluators.supported import UnsupportedCheck, check_options, checked, difference_of, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,18 +74,24 @@ def _same(name: str, first: bytes, second: bytes) -> bool:
     return difflib.SequenceMatcher(None, _plain_text(first), _plain_text(second)).ratio() >= _PDF_LIKENESS
 
 
+def _check_archive(*, file_type: str = "text", **options: Any) -> None:
+    if file_type not in _COMPARERS:
+        raise UnsupportedCheck(f"files of the type {file_type!r} in archives cannot be compared")
+    check_options(METRICS.load(_COMPARERS[file_type]), options)
+
+
+def _archive_difference(*, file_type: str = "text", **options: Any) -> str:
+    return difference_of(METRICS.load(_COMPARERS[file_type]), options)
+
+
+@checked(options=_check_archive, differs=_archive_difference)
 def compare_archive(
     result: str | None, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any
 ) -> float:
     """Return the average similarity of the entries of a folder in two archives; both must have the same names.
 
     Subfolders are entries too and have the similarity 0.
-
-    Raises:
-        UnsupportedCheck: files of this type cannot be compared.
     """
-    if file_type not in _COMPARERS:
-        raise UnsupportedCheck(f"files of the type {file_type!r} in archives cannot be compared")
     if not result:
         return 0.0
     with TemporaryDirectory() as parent:
@@ -176,6 +183,8 @@ def _chapters(path: str) -> dict[str, str]:
 
 _ALIKE = 5
 """OSWorld's threshold: the number of bits by which the hashes of two similar images may differ."""
+_NO_PALETTE = {None, "/ASCIIHexDecode", "/ASCII85Decode", "/LZWDecode"}
+"""Filters of images to which pypdf does not apply their palette."""
 
 
 def _reader(source: str | bytes) -> PdfReader:
@@ -206,6 +215,7 @@ def _pymupdf() -> Any:
     return None
 
 
+@checked(rules=one_of("relation", COMPARISONS, "numbers of pages"))
 def check_pdf_pages(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the number of pages has the expected relation to the expected number."""
     if result is None:
@@ -213,6 +223,13 @@ def check_pdf_pages(result: str | None, rules: Mapping[str, Any], **_: Any) -> b
     return bool(COMPARISONS[rules["relation"]](len(_reader(result).pages), rules["ref_value"]))
 
 
+def _text_difference(**_: Any) -> str:
+    if _pymupdf() is not None:
+        return ""
+    return "text of PDF files is extracted by pypdf, not by PyMuPDF; similarities differ by up to 0.06"
+
+
+@checked(differs=_text_difference)
 def compare_pdfs(result: str | list[str | None] | None, expected: str | list[str], **_: Any) -> float:
     """Return the similarity of the texts of two files, or the average over the pairs of two lists; a missing file counts as 0."""
     pairs = [(result, expected)] if isinstance(expected, str) else list(zip(result or [], expected, strict=False))
@@ -247,7 +264,8 @@ def _images(path: str) -> list[Any]:
 
     library = _pymupdf()
     if library is None:
-        return [file.image for page in _reader(path).pages for file in page.images if file.image is not None]
+        read = [_image(file) for page in _reader(path).pages for file in page.images]
+        return [image for image in read if image is not None]
     found = []
     with library.open(readable(path)) as document:
         for page in document:
@@ -255,3 +273,24 @@ def _images(path: str) -> list[Any]:
                 with suppress(UnidentifiedImageError):
                     found.append(Image.open(io.BytesIO(document.extract_image(entry[0])["image"])))
     return found
+
+
+def _image(file: Any) -> Any:
+    """Return an image of a PDF file, as pypdf found it; None if it cannot be read."""
+    stored = None if file.indirect_reference is None else file.indirect_reference.get_object()
+    if stored is None or not _lost_palette(stored):
+        return file.image
+    from pypdf.generic import DecodedStreamObject
+
+    plain = DecodedStreamObject()
+    plain.update({key: value for key, value in stored.items() if key not in {"/Filter", "/DecodeParms", "/Length"}})
+    plain.set_data(stored.get_data())
+    return plain.flate_encode().decode_as_image()
+
+
+def _lost_palette(stored: Mapping[str, Any]) -> bool:
+    space, filters = stored.get("/ColorSpace"), stored.get("/Filter")
+    if isinstance(filters, list):
+        filters = filters[-1] if filters else None
+    space = None if space is None else space.get_object()
+    return filters in _NO_PALETTE and isinstance(space, list) and space[:1] == ["/Indexed"]

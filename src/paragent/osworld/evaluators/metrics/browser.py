@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse, urlunparse
 
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
+from paragent.osworld.evaluators.supported import checked, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,12 +70,12 @@ def is_expected_installed_extensions(result: Sequence[str] | None, rules: Mappin
     return expected <= found
 
 
-def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the bookmark bar has exactly the expected folders, the expected pages, or a folder with such pages.
+_BOOKMARKS = {"bookmark_bar_folders_names", "bookmark_bar_websites_urls", "liked_authors_websites_urls"}
 
-    Raises:
-        UnsupportedCheck: the rule is unknown.
-    """
+
+@checked(rules=one_of("type", _BOOKMARKS, "bookmarks"))
+def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, Any], **_: Any) -> bool:
+    """Return whether the bookmark bar has exactly the expected folders, the expected pages, or a folder with such pages."""
     if not result:
         return False
     bar = result["bookmark_bar"]["children"]
@@ -83,8 +83,6 @@ def is_expected_bookmarks(result: Mapping[str, Any] | None, rules: Mapping[str, 
         return {entry["name"] for entry in bar if entry["type"] == "folder"} == set(rules["names"])
     if rules["type"] == "bookmark_bar_websites_urls":
         return _pages(bar) == set(rules["urls"])
-    if rules["type"] != "liked_authors_websites_urls":
-        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about bookmarks")
     folder = next((entry for entry in bar if entry["type"] == "folder" and entry["name"] == _LIKED), None)
     choices = [[page] if isinstance(page, str) else page for page in rules["urls"]]
     return folder is not None and any(set(one) == _pages(folder["children"]) for one in itertools.product(*choices))
@@ -94,28 +92,19 @@ def _pages(entries: Iterable[Mapping[str, Any]]) -> set[str]:
     return {entry["url"] for entry in entries if entry["type"] == "url"}
 
 
+@checked(rules=one_of("type", {"keywords"}, "the history"))
 def check_history_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether no address of the history contains one of the keywords.
-
-    Raises:
-        UnsupportedCheck: the rule is unknown.
-    """
-    if rules["type"] != "keywords":
-        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about the history")
+    """Return whether no address of the history contains one of the keywords."""
     return not any(keyword in visit[0] for keyword in rules["keywords"] for visit in result)
 
 
+@checked(rules=one_of("type", {"name", "exec"}, "shortcuts"))
 def is_shortcut_on_desktop(result: Mapping[str, str], rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether a shortcut on the desktop has the expected name or command.
 
     It matches if one of both contains the other; names are compared without case.
-
-    Raises:
-        UnsupportedCheck: the rule is unknown.
     """
     kind = rules["type"]
-    if kind not in {"name", "exec"}:
-        raise UnsupportedCheck(f"unknown rule {kind!r} about shortcuts")
     key = f"{kind.capitalize()}="
     wanted = rules[kind]
     if any(f"{key}{wanted}\n" in shortcut for shortcut in result.values()):
@@ -130,18 +119,13 @@ def _overlap(found: str, wanted: str, *, ignore_case: bool) -> bool:
     return found in wanted or wanted in found
 
 
+@checked(rules=one_of("type", {"value", "range"}, "font sizes"))
 def check_font_size(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether the browser's font size is the expected one, or within the expected range.
-
-    Raises:
-        UnsupportedCheck: the rule is unknown.
-    """
+    """Return whether the browser's font size is the expected one, or within the expected range."""
     size = result["default_font_size"]
     if rules["type"] == "value":
         return bool(size == rules["value"])
-    if rules["type"] == "range":
-        return bool(rules["min"] < size < rules["max"])
-    raise UnsupportedCheck(f"unknown rule {rules['type']!r} about font sizes")
+    return bool(rules["min"] < size < rules["max"])
 
 
 def is_added_to_steam_cart(result: Mapping[str, Any], rules: Mapping[str, Any], **_: Any) -> bool:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import logging
 import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.metrics.workbooks import NoSheet
+from paragent.osworld.evaluators.supported import UnsupportedCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from paragent.osworld.evaluators.metrics.workbooks import Sheet
 
-    Condition = Callable[[Any], bool]
-    Formula = Callable[[list[Any]], Any]
+    Condition = Callable[[Any], Any]
 
-__all__ = ["style_of", "styles_of"]
+__all__ = ["check_style", "style_of", "styles_of"]
+
+_log = logging.getLogger(__name__)
 
 _BY_FORMULA = {
     "expression",
@@ -38,48 +39,53 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "greaterThan": operator.gt,
 }
 _ABSOLUTE = re.compile(r"\$([A-Z]{1,3})\$(\d+)(?::\$([A-Z]{1,3})\$(\d+))?")
-_EPOCH = dt.date(1899, 12, 30)
-"""Day 0 of spreadsheets."""
 
 
-class _NotComputable(ValueError):
-    """A formula has a syntax error; its condition is ignored."""
+class _Conditions:
+    """The conditions of a sheet's conditional formats, in order, as OSWorld computes them.
 
-
-class _Unsupported(ValueError):
-    """A formula uses an unsupported feature; the comparison fails instead of ignoring it."""
-
-
-class _CellError(Exception):
-    """The value of a formula is an error, such as #VALUE!."""
-
-
-def _condition_of(rule: Any, value_of: Callable[[str], Any]) -> Condition | None:
-    """Return the condition of a conditional format as a function of the cell's value; None if its type is not supported.
-
-    The first reference of a formula stands for the cell, each absolute range for its values. A formula with more references is
-    never met.
-
-    Args:
-        rule: openpyxl's.
-        value_of: returns the value of a cell of the sheet, by coordinate.
-
-    Raises:
-        _NotComputable: a formula has a syntax error, or a cell is compared with something that is not constant.
-        ValueError: a formula has a reference to one fixed cell, or an unsupported feature.
+    The first reference of a formula stands for the cell, each absolute range for its values. A condition that is not supported
+    keeps the previous one, as in OSWorld.
     """
-    formulas = [_Parser(text).formula() for text in rule.formula]
-    ranges = [_ranges(text, value_of) for text in rule.formula]
-    if rule.type in _BY_FORMULA:
-        formula, arguments = formulas[0], ranges[0]
-        return lambda value: _met(formula, [value, *arguments])
-    if rule.type != "cellIs":
-        return None
-    try:
-        references = [formula([]) for formula in formulas]
-    except (TypeError, _CellError):
-        raise _NotComputable(rule.formula) from None
-    return lambda value: _compared(rule.operator, value, references)
+
+    def __init__(self, value_of: Callable[[str], Any]) -> None:
+        import formulas
+
+        self._parser = formulas.Parser()
+        self._value_of = value_of
+        self._condition: Condition = lambda _: False
+        self._ranges: list[list[Any]] = []
+
+    def following(self, rule: Any) -> Condition | None:
+        """Return the next condition as a function of a cell's value; None if a formula has a syntax error or is not constant.
+
+        Args:
+            rule: openpyxl's.
+
+        Raises:
+            ValueError: a formula has a reference to one fixed cell.
+        """
+        compiled: list[Callable[..., Any]] = []
+        ranges = []
+        for text in rule.formula:
+            try:
+                compiled.append(self._parser.ast(f"={text}")[1].compile())
+            except Exception as error:  # noqa: BLE001 - the library raises anything for a formula that it cannot read
+                _log.info("a formula of a conditional format is ignored: %s: %s", text, error)
+                return None
+            self._ranges = _ranges(text, self._value_of)
+            ranges.append(self._ranges)
+        if rule.type in _BY_FORMULA:
+            formula, self._ranges = compiled[0], ranges[0]
+            self._condition = lambda value: formula(value, *self._ranges)
+        elif rule.type == "cellIs":
+            try:
+                references = [formula() for formula in compiled]
+            except Exception as error:  # noqa: BLE001 - as above
+                _log.info("a conditional format is ignored: %s: %s", rule.formula, error)
+                return None
+            self._condition = lambda value: _compared(rule.operator, value, references)
+        return self._condition
 
 
 def _ranges(text: str, value_of: Callable[[str], Any]) -> list[list[Any]]:
@@ -95,241 +101,12 @@ def _ranges(text: str, value_of: Callable[[str], Any]) -> list[list[Any]]:
     return found
 
 
-def _met(formula: Formula, arguments: list[Any]) -> bool:
-    try:
-        return bool(formula(arguments))
-    except _CellError:
-        return True  # a string like "#VALUE!", which is not empty
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        return False
-
-
-def _compared(name: str, value: Any, references: list[Any]) -> bool:
-    try:
-        if name in {"between", "notBetween"}:
-            inside = min(references) <= value <= max(references)
-            return bool(inside == (name == "between"))
-        return bool(_COMPARISONS[name](value, references[0]))
-    except (TypeError, KeyError, IndexError):
-        return False
-
-
-def _order(value: Any) -> tuple[int, Any]:
-    """Return a key for comparing values of different types: numbers, then strings, then booleans."""
-    if isinstance(value, bool):
-        return 2, value
-    if isinstance(value, str):
-        return 1, value.upper()
-    return 0, 0.0 if value is None else value
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return 0.0
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise _CellError(value) from None
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).upper()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _search(wanted: Any, text: Any, *, start: float = 1, case: bool = False) -> float:
-    needle, hay = _text(wanted), _text(text)
-    place = (hay if case else hay.upper()).find(needle if case else needle.upper(), int(start) - 1)
-    if place < 0:
-        raise _CellError(wanted)
-    return place + 1.0
-
-
-def _day(value: Any) -> dt.date:
-    return _EPOCH + dt.timedelta(days=int(_number(value)))
-
-
-def _weekday(value: Any, kind: Any = 1) -> float:
-    """Return the day of the week: from Sunday as 1, from Monday as 1 with `kind` 2, from Monday as 0 with 3."""
-    monday = _day(value).weekday()
-    return float({1: (monday + 1) % 7 + 1, 2: monday + 1, 3: monday}[int(_number(kind))])
-
-
-def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list):
-            yield from value
-        else:
-            yield value
-
-
-def _numbers(values: tuple[Any, ...]) -> list[float]:
-    return [value for value in _flat(values) if isinstance(value, float | int) and not isinstance(value, bool)]
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "AND": lambda *values: all(_flat(values)),
-    "OR": lambda *values: any(_flat(values)),
-    "NOT": lambda value: not value,
-    "TRUE": lambda: True,
-    "FALSE": lambda: False,
-    "ISBLANK": lambda value: value is None,
-    "ISNUMBER": lambda value: isinstance(value, float | int) and not isinstance(value, bool),
-    "ISTEXT": lambda value: isinstance(value, str),
-    "LEN": lambda text: float(len(_text(text))),
-    "TRIM": lambda text: " ".join(_text(text).split(" ")).strip(),
-    "UPPER": lambda text: _text(text).upper(),
-    "LOWER": lambda text: _text(text).lower(),
-    "LEFT": lambda text, count=1: _text(text)[: int(count)],
-    "RIGHT": lambda text, count=1: _text(text)[-int(count) :],
-    "MID": lambda text, start, count: _text(text)[int(start) - 1 :][: int(count)],
-    "SEARCH": lambda wanted, text, start=1: _search(wanted, text, start=start),
-    "FIND": lambda wanted, text, start=1: _search(wanted, text, start=start, case=True),
-    "EXACT": lambda one, other: _text(one) == _text(other),
-    "ABS": lambda value: abs(_number(value)),
-    "INT": lambda value: float(_number(value) // 1),
-    "MOD": lambda value, by: _number(value) % _number(by),
-    "ROUND": lambda value, digits=0: round(_number(value), int(digits)),
-    "MAX": lambda *values: max(_numbers(values)),
-    "MIN": lambda *values: min(_numbers(values)),
-    "SUM": lambda *values: sum(_numbers(values)),
-    "COUNT": lambda *values: float(len(_numbers(values))),
-    "AVERAGE": lambda *values: sum(_numbers(values)) / len(_numbers(values)),
-    "WEEKDAY": _weekday,
-    "YEAR": lambda value: float(_day(value).year),
-    "MONTH": lambda value: float(_day(value).month),
-    "DAY": lambda value: float(_day(value).day),
-    "TODAY": lambda: float((dt.datetime.now().astimezone().date() - _EPOCH).days),
-}
-_OPERATORS: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
-    {
-        "=": lambda one, other: _order(one) == _order(other),
-        "<>": lambda one, other: _order(one) != _order(other),
-        "<": lambda one, other: _order(one) < _order(other),
-        "<=": lambda one, other: _order(one) <= _order(other),
-        ">": lambda one, other: _order(one) > _order(other),
-        ">=": lambda one, other: _order(one) >= _order(other),
-    },
-    {"&": lambda one, other: _text(one) + _text(other)},
-    {"+": lambda one, other: _number(one) + _number(other), "-": lambda one, other: _number(one) - _number(other)},
-    {"*": lambda one, other: _number(one) * _number(other), "/": lambda one, other: _number(one) / _number(other)},
-    {"^": lambda one, other: _number(one) ** _number(other)},
-)
-"""Binary operators, those with the lowest precedence first."""
-
-
-class _Parser:
-    """Parses a formula into a function of the values of its references, in the order of their first appearance."""
-
-    def __init__(self, text: str) -> None:
-        from openpyxl.formula.tokenizer import Tokenizer, TokenizerError
-
-        try:
-            items = Tokenizer(f"={text}").items
-        except TokenizerError as error:
-            raise _NotComputable(text) from error
-        self._tokens = [token for token in items if token.type != "WHITE-SPACE"]
-        self._text = text
-        self._references: list[str] = []
-
-    def formula(self) -> Formula:
-        """Return the function; it raises TypeError if the number of values is not the number of references."""
-        body = self._operation(0)
-        if self._tokens:
-            raise _NotComputable(self._text)
-        count = len(self._references)
-
-        def call(values: list[Any]) -> Any:
-            if len(values) != count:
-                raise TypeError(f"{count} values are needed")
-            return body(values)
-
-        return call
-
-    def _operation(self, level: int) -> Formula:
-        if level == len(_OPERATORS):
-            return self._operand()
-        first = self._operation(level + 1)
-        while self._tokens and self._tokens[0].type == "OPERATOR-INFIX" and self._tokens[0].value in _OPERATORS[level]:
-            first = _binary(_OPERATORS[level][self._tokens.pop(0).value], first, self._operation(level + 1))
-        return first
-
-    def _operand(self) -> Formula:
-        if not self._tokens:
-            raise _NotComputable(self._text)
-        token = self._tokens.pop(0)
-        if token.type == "OPERATOR-PREFIX":
-            operand, sign = self._operand(), -1 if token.value == "-" else 1
-            return lambda values: sign * _number(operand(values))
-        if token.type == "PAREN" and token.subtype == "OPEN":
-            inner = self._operation(0)
-            self._close("PAREN")
-            return inner
-        if token.type == "FUNC" and token.subtype == "OPEN":
-            return self._call(token.value.rstrip("(").upper())
-        if token.type == "OPERAND":
-            return self._value(token)
-        raise _NotComputable(self._text)
-
-    def _call(self, name: str) -> Formula:
-        arguments: list[Formula] = []
-        while self._tokens and self._tokens[0].subtype != "CLOSE":
-            arguments.append(self._operation(0))
-            if self._tokens and self._tokens[0].type == "SEP":
-                self._tokens.pop(0)
-        self._close("FUNC")
-        if name in {"ISERROR", "ISERR"}:
-            return lambda values: _fails(arguments[0], values)
-        if name == "IF":
-            return lambda values: _chosen(arguments, values)
-        if name not in _FUNCTIONS:
-            raise _Unsupported(f"the function {name} of conditional formats is not supported")
-        function = _FUNCTIONS[name]
-        return lambda values: function(*[argument(values) for argument in arguments])
-
-    def _close(self, kind: str) -> None:
-        if not self._tokens or (self._tokens[0].type, self._tokens[0].subtype) != (kind, "CLOSE"):
-            raise _NotComputable(self._text)
-        self._tokens.pop(0)
-
-    def _value(self, token: Any) -> Formula:
-        if token.subtype == "RANGE":
-            name = token.value.replace("$", "").upper()
-            if name not in self._references:
-                self._references.append(name)
-            index = self._references.index(name)
-            return lambda values: values[index]
-        constant: Any = token.value
-        if token.subtype == "TEXT":
-            constant = token.value[1:-1].replace('""', '"')
-        elif token.subtype == "NUMBER":
-            constant = float(token.value)
-        elif token.subtype == "LOGICAL":
-            constant = token.value.upper() == "TRUE"
-        elif token.subtype == "ERROR":
-            raise _Unsupported("error constants in conditional formats are not supported")
-        return lambda _: constant
-
-
-def _binary(function: Callable[[Any, Any], Any], first: Formula, second: Formula) -> Formula:
-    return lambda values: function(first(values), second(values))
-
-
-def _fails(argument: Formula, values: list[Any]) -> bool:
-    try:
-        argument(values)
-    except _CellError:
-        return True
-    return False
-
-
-def _chosen(arguments: list[Formula], values: list[Any]) -> Any:
-    if arguments[0](values):
-        return arguments[1](values)
-    return arguments[2](values) if len(arguments) > 2 else False
+def _compared(name: str, value: Any, references: list[Any]) -> Any:
+    if name == "between":
+        return min(references) <= value <= max(references)
+    if name == "notBetween":
+        return value < min(references) or value > max(references)
+    return _COMPARISONS[name](value, references[0])
 
 
 _FONT = {
@@ -344,13 +121,25 @@ _EMPTY_CELLS = 50
 """The number of empty cells after which a range of a condition counts as ended; a range may have a million cells."""
 
 
+_STYLES = {*_FONT, "bgcolor", "fgcolor", "fill_type", "font_color", "hyperlink", "merge", "number_format"}
+
+
+def check_style(prop: str) -> None:
+    """Check that a style property of cells is known.
+
+    Raises:
+        UnsupportedCheck: it is unknown.
+    """
+    if prop not in _STYLES:
+        raise UnsupportedCheck(f"cells have no style property {prop!r}")
+
+
 def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
     """Return one style property of a cell, or of the style that a condition gives it.
 
     Fonts, number formats and links count only if the cell has a value.
 
     Raises:
-        UnsupportedCheck: the property is unknown.
         AttributeError: the font has no colour, or the condition's style has no font or no number format.
     """
     from openpyxl.cell.cell import MergedCell
@@ -364,8 +153,6 @@ def style_of(prop: str, cell: Any, conditional: Any = None) -> Any:
         return getattr(getattr(source, "fill", None), "tagname", None)
     if prop == "merge":
         return isinstance(cell, MergedCell)
-    if prop not in {*_FONT, "font_color", "number_format", "hyperlink"}:
-        raise UnsupportedCheck(f"cells have no style property {prop!r}")
     if cell.value is None:
         return None
     if prop in _FONT:
@@ -389,21 +176,20 @@ def styles_of(sheet: Sheet, rule: Mapping[str, Any]) -> dict[str, list[Any]]:
     found = {
         cell.coordinate: [style_of(prop, cell) for prop in props] for column in worksheet.iter_cols() for cell in column
     }
-    condition = None
+    conditions = _Conditions(sheet.value)
     for formatting in worksheet.conditional_formatting:
         for one in formatting.rules:
-            try:
-                condition = _condition_of(one, sheet.value) or condition
-            except _NotComputable:
+            condition = conditions.following(one)
+            if condition is None:
                 continue
             for cell in _where(condition, formatting.cells, sheet, worksheet):
                 if not one.formula:
-                    raise UnsupportedCheck(f"a condition of the type {one.type!r} has no formula")
+                    raise ValueError(f"OSWorld cannot compare a format of the type {one.type!r}, which has no formula")
                 found[cell.coordinate] = [style_of(prop, cell, one.dxf) for prop in props]
     return found
 
 
-def _where(condition: Condition | None, ranges: Any, sheet: Sheet, worksheet: Any) -> list[Any]:
+def _where(condition: Condition, ranges: Any, sheet: Sheet, worksheet: Any) -> list[Any]:
     """Return the cells that meet a condition. After `_EMPTY_CELLS` empty cells, a range ends at its next empty cell."""
     met, empty = [], 0
     for part in ranges:
@@ -414,6 +200,15 @@ def _where(condition: Condition | None, ranges: Any, sheet: Sheet, worksheet: An
                 empty += 1
                 if empty > _EMPTY_CELLS:
                     break
-            elif condition is not None and condition(value):
+            elif _result(condition, value):
                 met.append(cell)
     return met
+
+
+def _result(condition: Condition, value: Any) -> Any:
+    """Return what a condition says about a value; False if it cannot be computed."""
+    try:
+        return condition(value)
+    except Exception as error:  # noqa: BLE001 - the library raises anything for values that a formula does not expect
+        _log.debug("a conditional format does not apply to %r: %s", value, error)
+        return False

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent.osworld.evaluators.metrics.matching import matches, meets_rules
+from paragent.osworld.evaluators.metrics.matching import check_methods, matches, meets_rules
 from paragent.osworld.evaluators.metrics.reading import lines_of, open_database, text_of
+from paragent.osworld.evaluators.supported import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -231,6 +232,7 @@ _HEAD = 10
 _UNSYNCHRONISED, _EXTENDED = 0x80, 0x40
 
 
+@checked(rules=lambda rules: check_methods(rules.values()))
 def check_mp3_meta(result: str | None, rules: Mapping[str, Any], **_: Any) -> bool:
     """Return whether the tags of a file match their rules; a tag that is missing or unknown is an empty string.
 

@@ -10,8 +10,9 @@ from urllib.parse import urlparse
 
 from paragent._internal.registry import require
 from paragent.osworld.evaluators.metrics.browser import address_of
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck, matches, ratio
+from paragent.osworld.evaluators.metrics.matching import check_methods, matches, ratio
 from paragent.osworld.evaluators.metrics.reading import text_of
+from paragent.osworld.evaluators.supported import UnsupportedCheck, checked, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +41,12 @@ _PARTS = {
 }
 
 
+def _check_elements(rules: Sequence[Mapping[str, Any]]) -> None:
+    if any("xpath" not in rule and "selectors" not in rule for rule in rules):
+        raise UnsupportedCheck("a rule about the accessibility tree needs xpath or selectors")
+
+
+@checked(rules=_check_elements)
 def check_accessibility_tree(
     result: str, rules: Sequence[Mapping[str, Any]], *, osname: str = "ubuntu", **_: Any
 ) -> float:
@@ -49,7 +56,6 @@ def check_accessibility_tree(
     `exact` is true, otherwise its similarity is the score.
 
     Raises:
-        UnsupportedCheck: a rule has neither `xpath` nor `selectors`.
         KeyError: a rule has `text` without `exact`.
         TypeError: an XPath returns something other than elements.
     """
@@ -73,9 +79,7 @@ def _find(tree: Any, rule: Mapping[str, Any], namespaces: dict[str, str]) -> Any
 
     if "xpath" in rule:
         return tree.xpath(rule["xpath"], namespaces=namespaces)
-    if "selectors" in rule:
-        return CSSSelector(", ".join(rule["selectors"]), namespaces=namespaces)(tree)
-    raise UnsupportedCheck("a rule about the accessibility tree needs xpath or selectors")
+    return CSSSelector(", ".join(rule["selectors"]), namespaces=namespaces)(tree)
 
 
 def _likeness(text: str | None, rule: Mapping[str, Any]) -> float:
@@ -103,6 +107,7 @@ def _shown(node: Any, ignore_sdnum: bool) -> Any:
     return (node.name, node.text.strip(), attributes)
 
 
+@checked(rules=lambda rules: check_methods([*rules.get("expect", []), *rules.get("unexpect", [])]))
 def check_json(result: str | None, rules: Mapping[str, Any], *, is_yaml: bool = False, **_: Any) -> bool:
     """Return whether the values at the keys of `expect` match their rules, and those of `unexpect` do not."""
     if result is None:
@@ -176,12 +181,7 @@ def is_expected_tabs(result: Sequence[Mapping[str, Any]], rules: Mapping[str, An
     )
 
 
+@checked(rules=one_of("type", {"domains"}, "cookies"))
 def is_cookie_deleted(result: Sequence[Sequence[Any]], rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether no cookie belongs to one of the domains.
-
-    Raises:
-        UnsupportedCheck: the rule is unknown.
-    """
-    if rules["type"] != "domains":
-        raise UnsupportedCheck(f"unknown rule {rules['type']!r} about cookies")
+    """Return whether no cookie belongs to one of the domains."""
     return not any(_same_address(domain, cookie[1]) for domain in rules["domains"] for cookie in result)

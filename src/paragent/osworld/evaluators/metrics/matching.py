@@ -8,14 +8,16 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from paragent.osworld.evaluators.supported import UnsupportedCheck, checked, one_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "COMPARISONS",
-    "UnsupportedCheck",
     "check_direct_json_object",
     "check_include_exclude",
+    "check_methods",
     "common_length",
     "exact_match",
     "fuzzy_match",
@@ -24,6 +26,7 @@ __all__ = [
     "is_in_vm_clickboard",
     "literal_match",
     "match_in_list",
+    "matcher_of",
     "matches",
     "meets_rules",
     "ratio",
@@ -48,16 +51,16 @@ def is_in_list(result: Any, rules: Mapping[str, Any], **_: Any) -> bool:
     return bool(rules["expected"] in result)
 
 
-def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False, **_: Any) -> bool:  # noqa: A002 - the task's own word
-    """Return whether two values, or two lists of the same length entry by entry, are equal as strings.
+def _check_literals(*, type: str = "str", **_: Any) -> None:  # noqa: A002 - the task's own word
+    if type not in {"str", "list"}:
+        raise UnsupportedCheck(f"values of the type {type!r} are not supported")
 
-    Raises:
-        UnsupportedCheck: the type is neither `str` nor `list`.
-    """
+
+@checked(options=_check_literals)
+def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False, **_: Any) -> bool:  # noqa: A002 - the task's own word
+    """Return whether two values, or two lists of the same length entry by entry, are equal as strings."""
     if type == "str":
         return _read(result, ignore_case) == _read(expected, ignore_case)
-    if type != "list":
-        raise UnsupportedCheck(f"literal_match does not support the type {type!r}")
     if not (isinstance(result, list) and isinstance(expected, list)):
         return False
     return [_read(value, ignore_case) for value in result] == [_read(value, ignore_case) for value in expected]
@@ -81,14 +84,9 @@ def check_include_exclude(result: str | None, rules: Mapping[str, Any], **_: Any
     )
 
 
+@checked(rules=one_of("type", {"contain", "not_contain"}, "extensions"))
 def is_extension_installed(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
-    """Return whether an editor's list of extensions contains one, or does not, depending on the rule.
-
-    Raises:
-        UnsupportedCheck: the rule is neither `contain` nor `not_contain`.
-    """
-    if rules["type"] not in {"contain", "not_contain"}:
-        raise UnsupportedCheck(f"unknown rule {rules['type']!r}")
+    """Return whether an editor's list of extensions contains one, or does not, depending on the rule."""
     return bool((rules["expected"] in result) == (rules["type"] == "contain"))
 
 
@@ -122,43 +120,48 @@ def _has(found: Any, expected: Any) -> bool:
     return isinstance(expected, str) and expected in found
 
 
-class UnsupportedCheck(ValueError):
-    """A task uses something that a metric does not support: a rule, a property, a file type.
-
-    It is the only error of a metric that does not score 0, because it does not depend on the agent.
-    """
-
-
 COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
 
 
 def matches(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Return whether a value matches a rule.
+    """Return whether a value matches a rule; raises as `matcher_of`, and for a value of another type."""
+    return bool(matcher_of(rule)(value))
 
-    The methods are `eq`, `ne`, `le`, `lt`, `ge`, `gt`; `re` with flags (`re.S.I`), which searches; `approx:0.1`; `range.te` and
-    so on (less than, less or equal, for each end); `str_list_eq` and `str_set_eq` for a string with commas;
-    `spreadsheet_range`, for cell ranges that must contain one range and be contained in another.
+
+def matcher_of(rule: Mapping[str, Any]) -> Callable[[Any], object]:
+    """Return the function that tells whether a value matches a rule.
+
+    The methods are `eq`, `ne`, `le`, `lt`, `ge`, `gt`; `re` with flags (`re.S.I`), which searches, and any other word that begins
+    with `re`; `approx:0.1`; `range.te` and so on (less than, less or equal, for each end); `str_list_eq` and `str_set_eq` for a
+    string with commas; `spreadsheet_range`, for cell ranges that must contain one range and be contained in another.
 
     Raises:
         UnsupportedCheck: the method is unknown.
     """
     method, ref = str(rule["method"]), rule["ref"]
     if method in COMPARISONS:
-        return bool(COMPARISONS[method](value, ref))
-    if method.startswith("re") and method.split(".")[0] == "re":
-        flags = sum(getattr(re, flag) for flag in method.split(".")[1:])
-        return re.search(ref, value, flags) is not None
+        return lambda value: COMPARISONS[method](value, ref)
+    if method.startswith("re"):
+        pattern = re.compile(ref, sum(getattr(re, flag) for flag in method.split(".")[1:]))
+        return lambda value: pattern.search(value) is not None
     if method.startswith("approx:"):
-        return _near(value, float(ref), float(method.partition(":")[2]))
-    if method.startswith("range."):
-        low, high = (COMPARISONS[f"l{end}"] for end in method[6:8])
-        return bool(low(ref[0], value) and high(value, ref[1]))
+        target, threshold = float(ref), float(method.partition(":")[2])
+        return lambda value: _near(value, target, threshold)
+    if re.fullmatch(r"range\.[te][te]", method):
+        low, high = (COMPARISONS[f"l{end}"] for end in method[6:])
+        return lambda value: low(ref[0], value) and high(value, ref[1])
     if method in {"str_list_eq", "str_set_eq"}:
         kind = list if method == "str_list_eq" else set
-        return bool(kind(value.strip("\"'").split(",")) == kind(ref))
+        return lambda value: kind(value.strip("\"'").split(",")) == kind(ref)
     if method == "spreadsheet_range":
-        return _between_ranges(value, *ref)
+        return lambda value: _between_ranges(value, *ref)
     raise UnsupportedCheck(f"unknown method {method!r} in a rule")
+
+
+def check_methods(rules: Iterable[Mapping[str, Any]]) -> None:
+    """Check the methods of rules about values, and what they refer to; raises as `matcher_of`."""
+    for rule in rules:
+        matcher_of(rule)
 
 
 def _near(value: Any, ref: float, threshold: float) -> bool:

@@ -15,6 +15,7 @@ from paragent._internal.registry import require
 from paragent.errors import MissingProgram
 from paragent.osworld.evaluators.metrics.images import distance
 from paragent.osworld.evaluators.metrics.reading import readable
+from paragent.osworld.evaluators.supported import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,6 +116,11 @@ _MOST_SECONDS = 1200
 """Only the beginning of a sound is compared."""
 
 
+@checked(
+    differs=lambda **_: (
+        "sounds are decoded by ffmpeg, not by librosa; the similarity to a silent file differs by up to 0.15"
+    )
+)
 def compare_audios(result: str | None, expected: str | None, **_: Any) -> float:
     """Return the similarity of two sounds; two unreadable files have 1, one unreadable file has 0."""
     if not result or not expected:
@@ -255,6 +261,7 @@ _MOST_PIXELS = 64_000_000
 """Maximum number of pixels of a frame; the largest videos have 33 million."""
 
 
+@checked(differs=lambda **_: "videos are decoded by ffmpeg, not by OpenCV")
 def compare_videos(
     result: str | None, expected: str | None, *, max_frames_to_check: int = 100, threshold: int = 5, **_: Any
 ) -> bool:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from paragent.osworld.evaluators.getters.machine import copy_of
-from paragent.osworld.evaluators.metrics.cell_styles import style_of, styles_of
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck, matches, ratio
+from paragent.osworld.evaluators.metrics.cell_styles import check_style, style_of, styles_of
+from paragent.osworld.evaluators.metrics.matching import check_methods, matches, ratio
 from paragent.osworld.evaluators.metrics.reading import lines_of, open_package
-from paragent.osworld.evaluators.metrics.workbooks import Book, NoSheet, Sheet, part_of, sheet_of
+from paragent.osworld.evaluators.metrics.workbooks import Book, NoSheet, Sheet, check_reference, part_of, sheet_of
+from paragent.osworld.evaluators.supported import UnsupportedCheck, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,18 +200,36 @@ _LIKENESS = 85.0
 """OSWorld's threshold of similarity, in percent, for matching texts."""
 
 
+def _check_rules(*, rules: Sequence[Mapping[str, Any]], **_: Any) -> None:
+    for rule in rules:
+        _check_rule(rule)
+
+
+def _check_rule(rule: Mapping[str, Any]) -> None:
+    kind = rule["type"]
+    if kind not in _RULES:
+        raise UnsupportedCheck(f"unknown rule {kind!r} about workbooks")
+    if kind != "sheet_name":
+        for key in ("sheet_idx",) if kind in _ABOUT_ONE else ("sheet_idx0", "sheet_idx1"):
+            check_reference(rule[key])
+    props = rule.get("props", ())
+    for prop in props if kind in {"style", "check_cell"} else ():
+        if prop != "value" or kind == "style":
+            check_style(prop)
+    described = rule["dv_props"] if kind == "data_validation" else [props] if kind == "check_cell" else ()
+    check_methods([*([rule] if kind == "zoom" else ()), *(about for one in described for about in one.values())])
+    for part in rule["rules"] if kind == "sheet_fuzzy" else ():
+        if part["type"] not in _TEXTS:
+            raise UnsupportedCheck(f"unknown rule {part['type']!r} about cells")
+
+
+@checked(options=_check_rules)
 def compare_table(
     result: str | None, expected: str | None = None, *, rules: Sequence[Mapping[str, Any]], **_: Any
 ) -> bool:
-    """Return whether a workbook meets every rule; most rules compare a sheet with one of the expected workbook.
-
-    Raises:
-        UnsupportedCheck: a rule has an unknown type.
-    """
+    """Return whether a workbook meets every rule; most rules compare a sheet with one of the expected workbook."""
     if result is None:
         return False
-    if unknown := sorted({rule["type"] for rule in rules} - set(_RULES)):
-        raise UnsupportedCheck(f"unknown rule {unknown[0]!r} about workbooks")
     books = _Books(Book(result), None if expected is None else Book(expected))
     try:
         return all(_RULES[rule["type"]](books, rule) for rule in rules)
@@ -277,7 +296,7 @@ def _fuzzy(books: _Books, rule: Mapping[str, Any]) -> bool:
         for cells in MultiCellRange(part["range"]).ranges:
             for row, column in cells.cells:
                 texts = [_plain(str(sheet.value(f"{get_column_letter(column)}{row}")), part) for sheet in pair]
-                if not _text_matches(texts[0], texts[1], part):
+                if not _TEXTS[part["type"]](texts[0], texts[1], part):
                     return False
     return True
 
@@ -291,17 +310,13 @@ def _plain(text: str, rule: Mapping[str, Any]) -> str:
     return text.lower() if rule.get("ignore_case", False) else text
 
 
-def _text_matches(found: str, wanted: str, rule: Mapping[str, Any]) -> bool:
-    kind = rule["type"]
-    if kind == "includes":
-        return wanted in found
-    if kind == "included_by":
-        return found in wanted
-    if kind == "fuzzy_match":
-        return bool(ratio(found, wanted) * 100 >= rule.get("threshold", _LIKENESS))
-    if kind == "exact_match":
-        return found == wanted
-    raise UnsupportedCheck(f"unknown rule {kind!r} about cells")
+_TEXTS: dict[str, Callable[[str, str, Mapping[str, Any]], bool]] = {
+    "includes": lambda found, wanted, _: wanted in found,
+    "included_by": lambda found, wanted, _: found in wanted,
+    "fuzzy_match": lambda found, wanted, rule: ratio(found, wanted) * 100 >= rule.get("threshold", _LIKENESS),
+    "exact_match": lambda found, wanted, _: found == wanted,
+}
+"""The rules about the texts of two cells."""
 
 
 def _same(of: Callable[[Sheet, Mapping[str, Any]], Any]) -> Callable[[_Books, Mapping[str, Any]], bool]:
@@ -369,6 +384,8 @@ _RULES: dict[str, Callable[[_Books, Mapping[str, Any]], bool]] = {
     "check_cell": _cell,
 }
 """The rules of `compare_table`."""
+_ABOUT_ONE = {"zoom", "data_validation", "check_cell"}
+"""The rules about one sheet; the others compare two."""
 
 
 def compare_conference_city_in_order(result: str, rules: Mapping[str, Any], **_: Any) -> bool:
@@ -399,14 +416,14 @@ def last_row(path: str) -> list[str]:
     return [str(value) for value in frame.iloc[-1].astype(str).tolist()]
 
 
-async def content_from_vm_file(context: GetterContext, config: Mapping[str, Any]) -> list[str] | None:
-    """Return the last row of a workbook of the machine.
-
-    Raises:
-        ValueError: other content is requested.
-    """
+def _check_content(config: Mapping[str, Any]) -> None:
     if (config["file_type"], config["file_content"]) != ("xlsx", "last_row"):
-        raise ValueError(f"cannot read {config['file_content']!r} of a file of the type {config['file_type']!r}")
+        raise UnsupportedCheck(f"cannot read {config['file_content']!r} of a file of the type {config['file_type']!r}")
+
+
+@checked(config=_check_content)
+async def content_from_vm_file(context: GetterContext, config: Mapping[str, Any]) -> list[str] | None:
+    """Return the last row of a workbook of the machine."""
     path = await copy_of(context, config["path"], posixpath.basename(config["path"]))
     if path is None:
         return None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from paragent._internal.registry import require
-from paragent.osworld.evaluators.metrics.matching import UnsupportedCheck
 from paragent.osworld.evaluators.metrics.reading import check_package, open_package
+from paragent.osworld.evaluators.supported import UnsupportedCheck
 
 if TYPE_CHECKING:
     from openpyxl.workbook import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
-__all__ = ["Book", "Cells", "NoSheet", "Sheet", "part_of", "sheet_of"]
+__all__ = ["Book", "Cells", "NoSheet", "Sheet", "check_reference", "part_of", "sheet_of"]
 
-require("openpyxl", "pandas")
+require("formulas", "openpyxl", "pandas")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
@@ -87,6 +88,16 @@ class Sheet:
         return self.book.cells(self.name).value(coordinate)
 
 
+def check_reference(reference: Any) -> None:
+    """Check that a reference to a sheet has one of the forms that `sheet_of` knows.
+
+    Raises:
+        UnsupportedCheck: it has another form.
+    """
+    if not isinstance(reference, int) and re.match(r"[RE](I-?\d+$|N)", str(reference)) is None:
+        raise UnsupportedCheck(f"{reference!r} is not a reference to a sheet")
+
+
 def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet:
     """Return the sheet of a reference; a sheet without a name if it does not exist.
 
@@ -94,12 +105,9 @@ def sheet_of(reference: int | str, result: Book, expected: Book | None) -> Sheet
 
     Raises:
         NoSheet: there is no expected workbook.
-        UnsupportedCheck: the reference is malformed.
     """
     text = f"RI{reference}" if isinstance(reference, int) else reference
     side, kind, rest = text[:1], text[1:2], text[2:]
-    if side not in {"R", "E"} or kind not in {"I", "N"}:
-        raise UnsupportedCheck(f"{reference!r} is not a reference to a sheet")
     book = result if side == "R" else expected
     if book is None:
         raise NoSheet(text)
