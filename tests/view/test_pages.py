@@ -98,7 +98,7 @@ def test_a_live_run_fills_up_by_itself(run: Controlled, page: Page) -> None:  # 
         page.get_by_role("link", name="run", exact=True).click()
         expect(figure(page, re.compile("2 running"))).to_be_visible()
         run.go()
-        expect(figure(page, re.compile("6 completed"))).to_be_visible()
+        expect(figure(page, re.compile("6 right"))).to_be_visible()
         assert run.finish()[0] == 0
         expect(page.get_by_text("complete", exact=True).first).to_be_visible()
 
@@ -118,6 +118,31 @@ def test_a_failure_is_found_with_three_clicks(tmp_path: Path, page: Page) -> Non
         assert "/run/one/rollout/bad/1" in page.url
 
 
+def test_wrong_answers_follow_each_other_and_formulas_are_drawn_under_the_policy(tmp_path: Path, page: Page) -> None:
+    said = [
+        trajectory({"role": "user", "content": "?"}, {"role": "assistant", "content": text})
+        for text in ("$$\\sqrt{\\frac{1}{2}}$$", "So\n\n#### 3")
+    ]
+    wrong = [result(f"wrong-{n}", score=0.0, answer="3", trajectory=one) for n, one in enumerate(said)]
+    write_run(tmp_path, "one", [result("good", score=1.0), wrong[0], result("late", score=1.0), wrong[1]])
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
+    with viewing(tmp_path) as server:
+        page.goto(server.link("/run/one"))
+        page.get_by_role("link", name="First wrong answer").click()
+        formula = page.locator(".message-text .katex-html")
+        expect(formula).to_be_visible()
+        fonts = page.evaluate(
+            "document.fonts.ready.then((all) => [...all].filter((one) => one.status === 'loaded').length)"
+        )
+        assert fonts > 0
+        assert formula.evaluate("(one) => one.querySelector('.vlist [style]').style.top") != "", "styles are allowed"
+        page.get_by_role("link", name="Next wrong answer").click()
+        expect(page.locator(".message-text").get_by_text("#### 3")).to_be_visible()
+        assert "/rollout/wrong-1/1" in page.url
+    assert not refused
+
+
 def test_pause_and_resume_from_the_page(run: Controlled, page: Page) -> None:  # noqa: F811 - the fixture
     run.start()
     with viewing(run.path.parent) as server:
@@ -131,7 +156,7 @@ def test_pause_and_resume_from_the_page(run: Controlled, page: Page) -> None:  #
         page.get_by_role("button", name="Resume").click()
         expect(page.get_by_text("the run continues")).to_be_visible()
         run.go()
-        expect(figure(page, re.compile("4 completed"))).to_be_visible()
+        expect(figure(page, re.compile("4 right"))).to_be_visible()
     assert run.finish()[0] == 0
 
 

@@ -66,7 +66,7 @@ def test_the_screen_and_the_log_of_a_machine_and_its_retirement(
         panel.get_by_role("button", name=f"Retire {lease.machine.id}").click()
         expect(panel.get_by_text("is replaced when its lease ends")).to_be_visible()
         lease.release()
-        expect(panel.get_by_text("stopped")).to_be_visible()
+        expect(panel.get_by_text("stopped", exact=True)).to_be_visible()
         page.keyboard.press("Escape")
         expect(panel).to_be_hidden()
 

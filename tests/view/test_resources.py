@@ -20,6 +20,7 @@ from paragent.rollout.live_run import LiveRun, LiveWorker, RunState, write_sessi
 from paragent.rollout.machines import PoolAccess
 from paragent.rollout.pool_file import pool_file, read_pool_file
 from paragent.store import WorkerEvent
+from paragent.testing.programs import wait_until
 from paragent.transport import Token
 from paragent.view.server import ViewServer
 from tests.remote.agents import Worker
@@ -172,9 +173,12 @@ def test_the_screen_of_a_desktop(run: Path) -> None:
         with pool.lease(timeout=100) as machine, serving(run.parent, pools=[address]) as (_, client):
             [shown] = get(client, f"pools/{address}")["machines"]
             assert shown["screenshot"]
-            answer = client.get(f"/api/pools/{address}/machines/{machine.id}/screenshot")
+            screenshot = f"/api/pools/{address}/machines/{machine.id}/screenshot"
+            wait_until(
+                lambda: client.get(screenshot).content == machine.screenshot()
+            )  # the desktop draws its first pictures
+            answer = client.get(screenshot)
             assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
-            assert answer.content == machine.screenshot()
             assert answer.headers["cache-control"] == "no-store"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from paragent.store import JOURNAL_FILE, Journal, summarise
+from paragent.tasks import BenchmarkTask
 from paragent.view.api import RolloutRows
 from tests.view.recorded import journal_of, result, serving, write_run
 from tests.waiting import wait_until
@@ -46,6 +48,45 @@ def test_the_list_has_the_figures_of_each_run(tmp_path: Path) -> None:
     assert row["tokens"] == 15
     with Journal(folder / "one" / JOURNAL_FILE, read_only=True) as journal:
         assert row["interval"] == list(summarise(journal, 1).interval or ()), "the same numbers as in the terminal"
+
+
+def test_the_list_names_data_scorer_and_judge_and_counts_wrong_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    results = [result("a", score=1.0), result("b", score=0.0), result("c", score=0.5), result("d")]
+    results.append(result("e", status="failed", kind="ValueError", error="ValueError: 7", score=0.0))
+    for name, config in {
+        "own": {"data": "/some/where/gsm8k.jsonl", "judge_model": None, "model": "m"},
+        "other": {"data": "hf:openai/gsm8k/main:test", "judge_model": "j", "model": "m"},
+    }.items():
+        path = write_run(folder, name, results)
+        (path / "config.json").write_text(json.dumps(config))
+        with journal_of(path) as journal:
+            journal.set_meta("metric", "llm_judge")
+    with serving(folder) as (_, client):
+        rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
+    assert [rows["own"][name] for name in ("data", "metric", "judge")] == ["gsm8k.jsonl", "llm_judge", "m"]
+    assert [rows["other"][name] for name in ("data", "judge")] == ["hf:openai/gsm8k/main:test", "j"]
+    assert rows["own"]["verdicts"] == {"right": 1, "partly right": 1, "wrong": 1}
+
+
+def test_the_list_names_the_folders_below_that_contain_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    write_run(folder, "one", [result("a", score=1.0)])
+    write_run(folder / "demo", "two", [result("a", score=1.0)])
+    with serving(folder) as (_, client):
+        listed = client.get("/api/runs").json()
+    assert ([row["name"] for row in listed["runs"]], listed["below"]) == (["one"], ["demo"])
+
+
+def test_the_table_has_the_references(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", "one", [])
+    answers = {"text": "2", "number": 7, "several": ["a", "b"], "long": "x" * 500 + "\n#### 72", "none": None}
+    with journal_of(path) as journal:
+        journal.add_tasks([BenchmarkTask(name, "?", answer=answer) for name, answer in answers.items()])
+    with serving(path.parent) as (_, client):
+        found = {row["task"]: row["reference"] for row in rows_of(client)}
+    assert found.pop("long").endswith("x\n#### 72")
+    assert found == {"text": "2", "number": "7", "several": "a | b", "none": ""}
 
 
 def test_a_damaged_journal_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -128,11 +169,12 @@ def test_failures_are_grouped_by_party_and_message(tmp_path: Path) -> None:
         ("agent", "KeyError", "KeyError: …", 2, 2),
         ("agent", "time limit", "worked longer than … s", 1, 1),
     ]
-    assert groups[1]["example"]["task"] == "c"
+    assert (groups[1]["example"]["task"], groups[1]["example_message"]) == ("c", 'KeyError: "y"')
+    assert groups[0]["example_message"] == "HTTP 503 after 31 s"
     assert groups[1]["last"] - groups[1]["first"] == pytest.approx(200_000_000.0)
 
 
-def test_the_table_has_every_attempt_with_its_final_or_newest_result(tmp_path: Path) -> None:
+def test_a_rollout_is_pending_in_the_table_until_it_has_a_final_result(tmp_path: Path) -> None:
     results = [
         result("b", status="infrastructure", final=False, kind="endpoint", error="one"),
         result("b", score=1.0, answer="two\nlines", prompt_tokens=3, completion_tokens=4),
@@ -143,13 +185,13 @@ def test_the_table_has_every_attempt_with_its_final_or_newest_result(tmp_path: P
         rows = rows_of(client)
     assert [(row["task"], row["attempt"], row["status"], row["executions"]) for row in rows] == [
         ("a", 1, "pending", 0),
-        ("a", 2, "infrastructure", 1),
+        ("a", 2, "pending", 1),
         ("b", 1, "completed", 2),
         ("b", 2, "pending", 0),
     ]
     assert rows[0]["number"] is None
     assert (rows[2]["number"], rows[2]["tokens"], rows[2]["question"]) == (2, 7, "What is b?")
-    assert rows[1]["tokens"] is None
+    assert (rows[1]["error"], rows[1]["tokens"]) == ("gone", None)
 
 
 def test_the_table_is_read_in_chunks_and_by_changes(tmp_path: Path) -> None:
@@ -185,8 +227,16 @@ def test_texts_of_all_kinds_arrive_unchanged(tmp_path: Path) -> None:
     with serving(tmp_path / "runs") as (_, client):
         answers = [row["answer"] for row in rows_of(client)]
     assert answers[:3] == texts[:3]
-    assert answers[3] == "x" * 200
+    assert answers[3] == f"{'x' * 120} … {'x' * 80}"
     assert answers[4] == "\ufffd"
+
+
+def test_a_task_without_a_score_is_not_a_task_of_one_run(tmp_path: Path) -> None:
+    for name, score in (("one", 1.0), ("two", None)):
+        write_run(tmp_path / "runs", name, [result("a", score=1.0), result("b", score=score)])
+    with serving(tmp_path / "runs") as (_, client):
+        [difference] = client.get("/api/compare?runs=one,two").json()["differences"]
+    assert (difference["pairs"], difference["only_here"], difference["only_baseline"]) == (1, 0, 0)
 
 
 def test_runs_are_compared_with_the_first_one(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ export interface FailureGroup {
   first: number;
   last: number;
   example: ExecutionRef;
+  example_message: string;
 }
 
 /** A task whose mean score differs between the runs. */
@@ -298,6 +299,7 @@ export interface RolloutRows {
   task: string[];
   attempt: number[];
   question: string[];
+  reference: string[];
   number: (number | null)[];
   status: string[];
   score: (number | null)[];
@@ -351,6 +353,7 @@ export interface RunDetail {
 /** All runs of the folder, the newest first. */
 export interface RunList {
   runs: RunRow[];
+  below: string[];
 }
 
 /** One run in the list of runs. */
@@ -375,6 +378,10 @@ export interface RunRow {
   changed: number;
   problem: string;
   origin: string;
+  data: string;
+  metric: string;
+  judge: string;
+  verdicts: Record<string, number>;
 }
 
 /** One step that contains the words. */
@@ -406,6 +413,7 @@ export interface ServedAgent {
   calls: number;
   failed: number;
   seconds: number;
+  error: string;
 }
 
 /** A note of a user on a step. */

@@ -2,8 +2,11 @@
 import type { Params } from "./router";
 import { EVERYTHING, type RolloutFilter } from "./rows";
 
-/** Statuses of rollouts, in the order in which they are shown. `running` and `pending` are those without a result. */
-export const STATUSES = [
+/** Verdicts on completed rollouts with a score. */
+export const VERDICTS = ["right", "partly right", "wrong"];
+/** Outcomes of rollouts, in the order in which they are shown. `running` and `pending` are those without a result. */
+export const OUTCOMES = [
+  ...VERDICTS,
   "completed",
   "failed",
   "timed out",
@@ -21,7 +24,7 @@ export function readFilter(params: URLSearchParams): RolloutFilter {
   const to = readNumber(params.get("to"));
   return {
     words: params.get("q") ?? "",
-    statuses: (params.get("status") ?? "").split(",").filter((word) => STATUSES.includes(word)),
+    statuses: (params.get("status") ?? "").split(",").filter((word) => OUTCOMES.includes(word)),
     kind: params.get("kind") ?? "",
     message: params.get("error") ?? "",
     score: readScore(params.get("score")),

@@ -4,7 +4,7 @@ import type { RolloutRows } from "./api";
 import { type Rollouts, useRollouts } from "./rows";
 
 const NUMBERS = ["turns", "tool_calls", "tokens", "seconds", "waited", "started", "ended", "executions"];
-const TEXTS = ["question", "ending", "kind", "error", "answer", "worker", "machine"];
+const TEXTS = ["question", "reference", "ending", "kind", "error", "answer", "worker", "machine"];
 
 /** Results of consecutive tasks, each with its number. */
 function rows(first: number, count: number, values: Partial<RolloutRows>): RolloutRows {

@@ -5,6 +5,7 @@ import { EVERYTHING, matchesMessage, type RolloutFilter, type RolloutSort, Rollo
 function rows(...given: Partial<Record<keyof RolloutRows, unknown>>[]): RolloutRows {
   const defaults: Record<string, unknown> = {
     question: "",
+    reference: "",
     number: null,
     status: "pending",
     score: null,
@@ -70,13 +71,16 @@ describe("RolloutTable", () => {
     expect(tasks(table, { ...EVERYTHING, score: "unsolved" })).toEqual(["a"]);
   });
 
-  it("counts statuses", () => {
-    expect([...table.statusCounts()].sort()).toEqual([
-      ["completed", 2],
+  it("counts outcomes and filters by them", () => {
+    expect([...table.outcomeCounts()].sort()).toEqual([
       ["failed", 1],
+      ["partly right", 1],
       ["pending", 1],
-      ["running", 0],
+      ["right", 1],
     ]);
+    expect(tasks(table, { ...EVERYTHING, statuses: ["partly right"] })).toEqual(["c"]);
+    expect(tasks(table, { ...EVERYTHING, statuses: ["completed"] })).toEqual(["b", "c"]);
+    expect([0, 1, 2, 3].filter((row) => table.isWrong(row))).toEqual([2]);
   });
 
   it("filters by status, kind, score and words", () => {

@@ -11,10 +11,22 @@ import { load, settings } from "./source";
 /** The score from which a rollout counts as solved, as in pass@k. */
 export const SOLVED = 1 - 1e-9;
 
+/** What a score says about an answer, in the words of `RunRow.verdicts`; undefined without a score. */
+export function verdictOf(score: number | null): string | undefined {
+  if (score === null || Number.isNaN(score)) return undefined;
+  if (score >= SOLVED) return "right";
+  return score > 0 ? "partly right" : "wrong";
+}
+
+/** The verdict on a completed rollout with a score; otherwise its status. */
+export function outcomeOf(status: string, score: number | null): string {
+  return (status === "completed" && verdictOf(score)) || status;
+}
+
 export interface RolloutFilter {
-  /** Words that all have to occur in the id, the question, the answer or the error. */
+  /** Words that all have to occur in the id, the question, the reference, the answer or the error. */
   words: string;
-  /** Empty: all. */
+  /** Statuses or verdicts. Empty: all. */
   statuses: string[];
   /** The kind of a failure; empty: all. */
   kind: string;
@@ -59,7 +71,7 @@ type NumberColumn =
   | "started"
   | "ended"
   | "executions";
-type TextColumn = "task" | "question" | "ending" | "error" | "answer" | "worker" | "machine";
+type TextColumn = "task" | "question" | "reference" | "ending" | "error" | "answer" | "worker" | "machine";
 
 const NUMBERS: NumberColumn[] = [
   "position",
@@ -75,7 +87,7 @@ const NUMBERS: NumberColumn[] = [
   "ended",
   "executions",
 ];
-const TEXTS: TextColumn[] = ["task", "question", "ending", "error", "answer", "worker", "machine"];
+const TEXTS: TextColumn[] = ["task", "question", "reference", "ending", "error", "answer", "worker", "machine"];
 /** Errors of the table are cut at about this length by the server. */
 const ERROR_LENGTH = 190;
 
@@ -139,7 +151,13 @@ export class RolloutTable {
     this.running.delete(row);
     this.status.codes[row] = this.status.code(rows.status[index] ?? "pending");
     this.kind.codes[row] = this.kind.code(rows.kind[index] ?? "");
-    const parts = [rows.task[index], rows.question[index], rows.answer[index], rows.error[index]];
+    const parts = [
+      rows.task[index],
+      rows.question[index],
+      rows.reference[index],
+      rows.answer[index],
+      rows.error[index],
+    ];
     this.searched[row] = parts.join("\n").toLowerCase();
   }
 
@@ -183,6 +201,21 @@ export class RolloutTable {
     return this.running.has(row) ? "running" : (this.status.words[this.status.codes[row] ?? 0] ?? "pending");
   }
 
+  /** The verdict on a completed rollout with a score; the status of all others. */
+  outcomeOf(row: number): string {
+    return outcomeOf(this.statusOf(row), this.number("score", row));
+  }
+
+  /** Whether the rollout is completed and its score is not a full one. */
+  isWrong(row: number): boolean {
+    return this.statusOf(row) === "completed" && this.number("score", row) < SOLVED;
+  }
+
+  /** Whether a task has a reference. */
+  hasReferences(): boolean {
+    return this.texts.reference.some(Boolean);
+  }
+
   /** Whether the limit of tokens or of the context was reached. */
   isCut(row: number): boolean {
     return CUT_ENDINGS.includes(this.text("ending", row));
@@ -197,15 +230,14 @@ export class RolloutTable {
     return this.running.get(row);
   }
 
-  /** How many rollouts have which status. */
-  statusCounts(): Map<string, number> {
-    const counts = new Uint32Array(this.status.words.length);
+  /** How many rollouts have which outcome. */
+  outcomeCounts(): Map<string, number> {
+    const counts = new Map<string, number>();
     for (let row = 0; row < this.count; row++) {
-      if (!this.running.has(row))
-        counts[this.status.codes[row] as number] = (counts[this.status.codes[row] as number] as number) + 1;
+      const outcome = this.outcomeOf(row);
+      counts.set(outcome, (counts.get(outcome) ?? 0) + 1);
     }
-    const found = new Map(this.status.words.map((word, code) => [word, counts[code] as number]));
-    return found.set("running", this.running.size);
+    return counts;
   }
 
   /** The numbers of a column in some rows. */
@@ -254,9 +286,7 @@ export class RolloutTable {
     const tests: ((row: number) => boolean)[] = [];
     if (filter.statuses.length > 0) {
       const wanted = new Set(filter.statuses);
-      const codes = this.status.words.map((word) => wanted.has(word));
-      const running = wanted.has("running");
-      tests.push((row) => (this.running.has(row) ? running : codes[this.status.codes[row] as number] === true));
+      tests.push((row) => wanted.has(this.outcomeOf(row)) || wanted.has(this.statusOf(row)));
     }
     if (filter.kind) {
       const code = this.kind.words.indexOf(filter.kind);
@@ -348,7 +378,7 @@ export class RolloutTable {
   private textsOf(column: string): string[] {
     if (column in this.texts) return this.texts[column as TextColumn];
     const rows = Array.from({ length: this.count }, (_, row) => row);
-    if (column === "status") return rows.map((row) => this.statusOf(row));
+    if (column === "status") return rows.map((row) => this.outcomeOf(row));
     if (column === "kind") return rows.map((row) => this.kindOf(row));
     return rows.map(() => "");
   }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { RunRow } from "./api";
-import { scoreRange, selectRuns } from "./runs";
+import { outcomeCounts, outcomeParts, scoreRange, selectRuns, stateWarning } from "./runs";
 
 const run = (values: Partial<RunRow>): RunRow => ({
   name: "a",
@@ -23,6 +23,10 @@ const run = (values: Partial<RunRow>): RunRow => ({
   changed: 1,
   problem: "",
   origin: "",
+  data: "gsm8k.jsonl",
+  metric: "math",
+  judge: "",
+  verdicts: {},
   ...values,
 });
 
@@ -57,4 +61,25 @@ describe("selectRuns", () => {
 it("shows scores above 1 on a longer bar", () => {
   expect(scoreRange([run({})])).toEqual([0, 1]);
   expect(scoreRange([run({ score: 3, interval: [2, 4] })])).toEqual([0, 4]);
+});
+
+describe("outcomes", () => {
+  it("tell right from wrong among the completed", () => {
+    const counts = outcomeCounts(run({ statuses: { completed: 8, failed: 2 }, verdicts: { right: 5, wrong: 2 } }));
+    expect(outcomeParts(counts).filter((part) => part.count > 0)).toEqual([
+      { state: "right", count: 5 },
+      { state: "wrong", count: 2 },
+      { state: "completed", count: 1 },
+      { state: "failed", count: 2 },
+    ]);
+  });
+
+  it("of a run that ended with failures are not those of one without", () => {
+    expect(stateWarning(run({}))).toBeUndefined();
+    expect(stateWarning(run({ statuses: { completed: 9, "timed out": 1 } }))).toBe("orange");
+    expect(stateWarning(run({ total: 30, statuses: { completed: 4, failed: 26 } }))).toBe("red");
+    expect(stateWarning(run({ state: "stopped", done: 9 }))).toBeUndefined();
+    expect(stateWarning(run({ state: "stopped", done: 0, statuses: { infrastructure: 10 } }))).toBe("red");
+    expect(stateWarning(run({ state: "running", statuses: { failed: 9 } }))).toBeUndefined();
+  });
 });

@@ -2,14 +2,39 @@
 import type { RunRow } from "./api";
 import type { Sort } from "./components/DataTable";
 import type { BarPart } from "./components/StackedBar";
-import { STATUSES } from "./filters";
+import { FAILURES, OUTCOMES, VERDICTS } from "./filters";
+import type { ColourName } from "./states";
 
 /** States of a run whose session is active. */
 export const LIVE_STATES = ["starting", "running", "pausing", "paused", "stopping"];
 
-/** The results of a run by status, in the order in which they are shown. */
-export function statusParts(run: RunRow): BarPart[] {
-  return STATUSES.map((state) => ({ state, count: run.statuses[state] ?? 0 }));
+/** The final results of a run by outcome. */
+export function outcomeCounts(run: RunRow): Map<string, number> {
+  const counts = new Map([...Object.entries(run.statuses), ...Object.entries(run.verdicts)]);
+  const judged = VERDICTS.reduce((sum, verdict) => sum + (run.verdicts[verdict] ?? 0), 0);
+  return counts.set("completed", Math.max(0, (run.statuses.completed ?? 0) - judged));
+}
+
+/** Parts of a bar, in the order in which they are shown. */
+export function outcomeParts(counts: Map<string, number>): BarPart[] {
+  return OUTCOMES.map((state) => ({ state, count: counts.get(state) ?? 0 }));
+}
+
+/** How many rollouts of a run failed for good. */
+export function failureCount(run: RunRow): number {
+  return FAILURES.reduce((sum, status) => sum + (run.statuses[status] ?? 0), 0);
+}
+
+/** The colour of a run that has ended with failures: not that of one without. */
+export function stateWarning(run: RunRow): ColourName | undefined {
+  const failed = failureCount(run);
+  if (isLive(run) || failed === 0) return undefined;
+  return failed >= run.total / 2 ? "red" : "orange";
+}
+
+/** Whether the score of a run that has ended says little of the run: most of its rollouts were not measured. */
+export function isMostlyUnmeasured(run: RunRow): boolean {
+  return !isLive(run) && run.measured < run.total / 2;
 }
 
 export function isLive(run: RunRow): boolean {
@@ -20,7 +45,7 @@ export function isLive(run: RunRow): boolean {
 export function selectRuns(runs: RunRow[], words: string, sort: Sort | null): RunRow[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   const found = runs.filter((run) => {
-    const text = [run.name, run.mode, run.model, run.engine, run.state].join("\n").toLowerCase();
+    const text = [run.name, run.mode, run.model, run.data, run.metric, run.engine, run.state].join("\n").toLowerCase();
     return wanted.every((word) => text.includes(word));
   });
   if (!sort) return found;

@@ -21,6 +21,9 @@ export type ColourName =
 const COLOURS: Record<string, ColourName> = {
   // Rollouts
   completed: "green",
+  right: "green",
+  "partly right": "yellow",
+  wrong: "red",
   failed: "red",
   "timed out": "yellow",
   infrastructure: "magenta",

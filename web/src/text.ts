@@ -59,6 +59,22 @@ export function beginning(text: string, characters: number, lines: number): stri
   return cut.slice(0, end);
 }
 
+/** The end of a text: at most `characters` and `lines`, after the opening line of the code block in which it begins. */
+export function ending(text: string, characters: number, lines: number): string {
+  let start = text.trimEnd().length;
+  for (let line = 0; line < lines && start > 0; line++) start = text.lastIndexOf("\n", start - 1);
+  start += 1;
+  if (text.length - start > characters) {
+    const earliest = text.length - characters;
+    start = text.indexOf("\n", earliest) + 1 || earliest;
+    if (start === text.length) start = earliest;
+    if (isHighSurrogate(text.charCodeAt(start - 1))) start += 1;
+  }
+  const fences = text.slice(0, start).match(/^ {0,3}(?:```|~~~).*$/gm) ?? [];
+  const opening = fences.length % 2 === 1 ? `${fences.at(-1)}\n` : "";
+  return opening + text.slice(start);
+}
+
 /** A text on one line. */
 export function oneLine(text: string, length: number): string {
   const line = cleanText(text.slice(0, length * 4))
@@ -90,6 +106,24 @@ export function isBareCode(text: string): boolean {
   return begins.test(start) && /^(?: {2,}|\t)\S/m.test(start);
 }
 
+/** Whether a text has formulas or Markdown, so that it reads better when it is drawn. */
+export function hasMarkup(text: string): boolean {
+  const start = text.slice(0, LONGEST_FORMATTED);
+  return (
+    /\$[^$\n]+\$|\\[([]|\\(?:begin|boxed)\{|\*\*|`|^ {0,3}(?:#{1,6} |[-*+] |\d+[.)] |\|)/m.test(start) &&
+    !isBareCode(start)
+  );
+}
+
+/** What only LaTeX has: commands, signs with a backslash, powers and indexes in braces, powers of letters. */
+const LATEX = /\\(?:[a-zA-Z]|[%{}$,;!])|[\^_]\{|[a-zA-Z)]\^\w/;
+
+/** Whether a text looks like LaTeX without delimiters, as references often are: it has no words outside of commands. */
+export function isBareFormula(text: string): boolean {
+  if (text.length > 500 || !LATEX.test(text) || /(?<!\\)\$|\n|\\[([]|\\(?:begin|boxed)\{/.test(text)) return false;
+  return !/[a-zA-Z]{3}/.test(text.replace(/\\(?:text|mathrm|textbf|mbox)\{[^{}]*\}|\\[a-zA-Z]+/g, " "));
+}
+
 /** The value of a JSON object or array; undefined if the text is something else. */
 export function parseJson(text: string): unknown {
   const trimmed = text.trim();
@@ -107,4 +141,14 @@ export function rowsOf(text: string): string[][] | null {
   if (lines.length < 2 || !lines[0]?.includes("\t")) return null;
   const rows = lines.map((line) => line.split("\t"));
   return rows.every((row) => row.length === rows[0]?.length) ? rows : null;
+}
+
+/** Marks before the final answer of a longer text, as the scorers look for it: `#### 3`, `\\boxed{3}`, `Answer: 3`. */
+const FINAL = /(?:####|\\boxed\b|\banswer(?: is)?:).*$/is;
+
+/** The last line of a text if it is marked as the final answer, otherwise the whole text. */
+export function finalPart(text: string): string {
+  const lines = text.trimEnd().split("\n");
+  const last = lines.length > 1 ? (lines[lines.length - 1] ?? "").trim() : "";
+  return FINAL.test(last) ? last : text;
 }

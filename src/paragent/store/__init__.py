@@ -1,8 +1,8 @@
 """Run directories: the journal with tasks and results, files made from it, statistics, exports."""
 
 from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity, unpack_activity
-from paragent.store.comparison import Comparison, compare, match_tasks, task_scores
-from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_runs, images_folder
+from paragent.store.comparison import Comparison, compare, match_tasks, task_scores, unscored_tasks
+from paragent.store.directory import JOURNAL_FILE, RunDirectory, find_folders, find_runs, images_folder
 from paragent.store.groups import AttemptResult, GroupState, GroupStore, StoredGroup
 from paragent.store.journal import Journal, add_note, change_note
 from paragent.store.records import (
@@ -42,6 +42,7 @@ __all__ = [
     "change_note",
     "compare",
     "final_failures",
+    "find_folders",
     "find_runs",
     "images_folder",
     "match_tasks",
@@ -50,4 +51,5 @@ __all__ = [
     "task_scores",
     "unpack_activity",
     "unpack_trajectory",
+    "unscored_tasks",
 ]

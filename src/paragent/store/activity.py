@@ -113,12 +113,14 @@ def pack_activity(intervals: Sequence[ActivityInterval]) -> bytes:
     return b"".join(_INTERVAL.pack(_CODES[activity], seconds) for activity, seconds in merged(intervals))
 
 
-def unpack_activity(body: bytes) -> list[ActivityInterval]:
-    """Return the intervals that `pack_activity` packed.
+def unpack_activity(body: bytes | None) -> list[ActivityInterval]:
+    """Return the intervals that `pack_activity` packed; none for the `activity` None of a result.
 
     Raises:
         ValueError: these are not packed intervals.
     """
+    if body is None:
+        return []
     if len(body) % _INTERVAL.size or any(code >= len(_WORDS) for code in body[:: _INTERVAL.size]):
         raise ValueError("not packed activities")
     return [ActivityInterval(_WORDS[code], seconds) for code, seconds in _INTERVAL.iter_unpack(body)]

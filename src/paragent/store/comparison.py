@@ -6,16 +6,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paragent.store.records import RolloutStatus
 from paragent.store.summary import is_measured, mean_interval
 from paragent.tasks import content_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from paragent.store.journal import Journal
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["CHANGE", "Comparison", "compare", "match_tasks", "task_scores"]
+__all__ = ["CHANGE", "Comparison", "compare", "match_tasks", "task_scores", "unscored_tasks"]
 
 CHANGE = 1e-9
 """The smallest difference of two scores that counts as a change."""
@@ -33,6 +34,24 @@ def task_scores(journal: Journal, scorer: str | None = None) -> dict[str, float]
         f"SELECT t.id, avg(coalesce({value}, 0.0)) FROM results r JOIN tasks t ON t.id = r.task "  # noqa: S608 - constants
         f"WHERE final = 1 AND {is_measured(value)} GROUP BY t.position ORDER BY t.position",
         [] if scorer is None else [f'$."{scorer}"'] * 2,
+    )
+    return dict(rows)
+
+
+def unscored_tasks(journal: Journal, scorer: str | None = None) -> dict[str, str]:
+    """Return the tasks without a measured result, and for each the kind of its failure, its status or `pending`.
+
+    Args:
+        journal: the journal of the run.
+        scorer: as for `task_scores`.
+    """
+    value = "score" if scorer is None else "json_extract(scores, ?)"
+    rows = journal.rows(
+        "SELECT t.id, coalesce(max(nullif(kind, '')), "  # noqa: S608 - constants
+        f"max(CASE status WHEN '{RolloutStatus.COMPLETED}' THEN 'nothing to compare' ELSE status END), 'pending') "
+        "FROM tasks t LEFT JOIN results r ON t.id = r.task AND final = 1 "
+        f"GROUP BY t.position HAVING NOT total({is_measured(value)}) ORDER BY t.position",
+        [] if scorer is None else [f'$."{scorer}"'],
     )
     return dict(rows)
 
@@ -103,7 +122,7 @@ class Comparison:
     """The difference between two runs, paired by task."""
 
     pairs: int
-    """Tasks that both runs have."""
+    """Tasks that have a score in both runs."""
     mean_a: float
     mean_b: float
     difference: float
@@ -114,16 +133,25 @@ class Comparison:
     """Task, score in A and score in B of the tasks that are better in B."""
     worse: list[tuple[str, float, float]]
     only_a: int
+    """Tasks that B does not have."""
     only_b: int
+    unscored_a: int
+    """Tasks of both runs that have no score in A."""
+    unscored_b: int
 
 
-def compare(a: Mapping[str, float], b: Mapping[str, float]) -> Comparison | None:
-    """Compare the mean score of each task in two runs; return None if they have no task in common.
+def compare(
+    a: Mapping[str, float], b: Mapping[str, float], tasks: tuple[Collection[str], Collection[str]] | None = None
+) -> Comparison | None:
+    """Compare the mean score of each task in two runs; return None if they have no scored task in common.
 
     Args:
         a: the scores by the common names of tasks, see `match_tasks`.
         b: the same for the other run.
+        tasks: the common names of all tasks of each run; None: all tasks have scores.
     """
+    all_a, all_b = map(set, tasks or (a, b))
+    both = all_a & all_b
     common = [task for task in a if task in b]
     if not common:
         return None
@@ -142,6 +170,8 @@ def compare(a: Mapping[str, float], b: Mapping[str, float]) -> Comparison | None
         interval=mean_interval(mean, deviations, count, (-width, width)),
         better=[one for one in changed if one[2] > one[1]],
         worse=[one for one in changed if one[2] < one[1]],
-        only_a=len(a) - count,
-        only_b=len(b) - count,
+        only_a=len(all_a - both),
+        only_b=len(all_b - both),
+        unscored_a=len(both - a.keys()),
+        unscored_b=len(both - b.keys()),
     )

@@ -39,7 +39,16 @@ if TYPE_CHECKING:
 
     from paragent.store.summary import Summary
 
-__all__ = ["IMPORTED", "JOURNAL_FILE", "RunDirectory", "file_name", "find_runs", "images_folder", "result_line"]
+__all__ = [
+    "IMPORTED",
+    "JOURNAL_FILE",
+    "RunDirectory",
+    "file_name",
+    "find_folders",
+    "find_runs",
+    "images_folder",
+    "result_line",
+]
 
 IMPORTED = "imported"
 """Journal key of runs that were imported: the format that they were imported from."""
@@ -271,6 +280,12 @@ def find_runs(output_dir: Path) -> list[Path]:
             if stat.S_ISREG(status.st_mode):  # opening a named pipe would wait forever
                 found.append((status.st_mtime, journal.parent))
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def find_folders(output_dir: Path) -> list[Path]:
+    """Return the folders in a folder that contain runs and are not runs themselves."""
+    found = {journal.parent.parent for journal in output_dir.glob(f"*/*/{JOURNAL_FILE}")}
+    return sorted(one for one in found if not (one / JOURNAL_FILE).exists())
 
 
 def images_folder(run: Path, task: str, attempt: int) -> Path:

@@ -302,6 +302,24 @@ class Journal:
                 ),
             )
 
+    def add_judge_usage(
+        self, usage: Iterable[tuple[int, int, int | None, int | None]], *, is_agent_model: bool
+    ) -> None:
+        """Add what a judge used after the rollouts to the counts of results.
+
+        Args:
+            usage: the number of a result, replies of the judge, tokens of prompts and of replies; None: unknown.
+            is_agent_model: whether the judge is the model of the agent, whose tokens are not counted as those of a judge.
+        """
+        with self._transaction("store the usage of a judge"):
+            self._db.executemany(
+                "UPDATE results SET requests = requests + ?2, prompt_tokens = prompt_tokens + ?3, "
+                "completion_tokens = completion_tokens + ?4, "
+                "judge_prompt_tokens = judge_prompt_tokens + iif(?5, 0, coalesce(?3, 0)), "
+                "judge_completion_tokens = judge_completion_tokens + iif(?5, 0, coalesce(?4, 0)) WHERE number = ?1",
+                ([*one, is_agent_model] for one in usage),
+            )
+
     def begin_session(self, started: float | None = None) -> int:
         """Record the start of a session, now or at `started`; return its number for `update_session`."""
         with self._transaction("record the session"):

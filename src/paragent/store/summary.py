@@ -12,7 +12,7 @@ from paragent.store.records import RolloutStatus, error_summary
 from paragent.tasks import CUT_ENDINGS, TURNS_USED_UP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from paragent.store.journal import Journal
 
@@ -21,6 +21,7 @@ __all__ = [
     "MACHINES",
     "METRIC",
     "PRICES",
+    "SOLVED",
     "Summary",
     "cost_of",
     "final_failures",
@@ -39,7 +40,7 @@ PRICES = "prices"
 `judge`. Without it the cost is unknown."""
 MACHINES = "machines"
 """Journal key. JSON: `leases_granted`, `leased_seconds` and `machine_seconds` of all sessions."""
-_SOLVED = 1.0 - 1e-9
+SOLVED = 1.0 - 1e-9
 """The score from which a task counts as solved for pass@k."""
 _Z_95 = 1.959964
 """Standard errors on either side of the mean in a 95 % interval."""
@@ -127,8 +128,13 @@ class Summary:
     """How often the run was started or continued."""
     means: dict[str, float] = field(default_factory=dict)
     """The mean of each scorer over the results that it scored; failures of the agent and its time-outs count as 0."""
+    measured_by: dict[str, int] = field(default_factory=dict)
+    """The number of results in each mean of `means`; it differs from `measured` if a scorer had nothing to compare for some."""
     machines: dict[str, float] | None = None
     """`leases_granted`, `leased_seconds`, `machine_seconds` and `utilisation`; None if no machines were used."""
+    lost_workers: dict[str, int] = field(default_factory=dict)
+    """Why workers of the engine were lost, and how often, the most frequent reason first. What they were executing was executed
+    again, as far as retries allow."""
     out_of_turns: bool = False
     """Whether every rollout used up its turns and none has a score above 0."""
 
@@ -148,6 +154,7 @@ def summarise(journal: Journal, attempts: int) -> Summary:
     statuses = dict(journal.rows("SELECT status, count(*) FROM results WHERE final = 1 GROUP BY status"))
     [(sessions, seconds)] = journal.rows("SELECT count(*), total(seconds) FROM sessions")
     pending = journal.count_pending(attempts)
+    means = _means(journal)
     return Summary(
         tasks=tasks,
         attempts=attempts,
@@ -160,9 +167,11 @@ def summarise(journal: Journal, attempts: int) -> Summary:
         pass_at=_pass_at(journal, attempts) if attempts > 1 else {},
         sessions=sessions,
         seconds=seconds,
-        means=_means(journal),
+        means={scorer: mean for scorer, (mean, _) in means.items()},
+        measured_by={scorer: count for scorer, (_, count) in means.items()},
         out_of_turns=_out_of_turns(journal),
         machines=_machines(journal),
+        lost_workers=_lost_workers(journal),
         unscored=_unscored(journal),
         cut=_cut(journal),
         **_scores(journal, tasks * attempts),
@@ -205,15 +214,29 @@ def _reasons(journal: Journal) -> dict[str, dict[str, int]]:
         f"SELECT kind, substr(error, 1, {_REASON_LENGTH}), count(*) FROM results WHERE {_FAILURES} GROUP BY 1, 2 "  # noqa: S608 - constants
         "ORDER BY 3 DESC, max(number) DESC"
     )
-    groups: dict[str, dict[str, tuple[str, int]]] = {}
+    kinds: dict[str, list[tuple[str, int]]] = {}
     for kind, error, count in rows:
+        kinds.setdefault(kind, []).append((error, count))
+    return {kind: dict(list(_grouped(errors).items())[:_MOST_REASONS]) for kind, errors in kinds.items()}
+
+
+def _lost_workers(journal: Journal) -> dict[str, int]:
+    return _grouped(
+        journal.rows(
+            f"SELECT substr(detail, 1, {_REASON_LENGTH}), count(*) FROM worker_events WHERE event = 'lost' "  # noqa: S608 - constants
+            "GROUP BY 1 ORDER BY max(number) DESC"
+        )
+    )
+
+
+def _grouped(errors: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return messages and their counts, the most frequent first; those that differ only in their varying parts count as one."""
+    known: dict[str, tuple[str, int]] = {}
+    for error, count in errors:
         message = error_summary(error)
-        known = groups.setdefault(kind, {})
         shown, before = known.get(normalised_message(message), (message, 0))
         known[normalised_message(message)] = (shown, before + count)
-    return {
-        kind: dict(sorted(known.values(), key=lambda one: -one[1])[:_MOST_REASONS]) for kind, known in groups.items()
-    }
+    return dict(sorted(known.values(), key=lambda one: -one[1]))
 
 
 def final_failures(journal: Journal) -> dict[str, int]:
@@ -330,7 +353,7 @@ def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
     groups = journal.rows(
         f"SELECT solved, count(*) FROM (SELECT total(score >= ?) AS solved FROM results WHERE final = 1 AND {is_measured()} "  # noqa: S608 - constants
         "GROUP BY task HAVING count(*) >= ?) GROUP BY solved",
-        [_SOLVED, attempts],
+        [SOLVED, attempts],
     )
     tasks = sum(count for _, count in groups)
     if not tasks:
@@ -341,7 +364,8 @@ def _pass_at(journal: Journal, attempts: int) -> dict[int, float]:
     }
 
 
-def _means(journal: Journal) -> dict[str, float]:
+def _means(journal: Journal) -> dict[str, tuple[float, int]]:
+    """Return the mean of each scorer and the number of results that it is the mean of."""
     [(failed,)] = journal.rows(
         "SELECT count(*) FROM results WHERE final = 1 AND status IN (?, ?) AND scores = '{}'",
         [RolloutStatus.FAILED, RolloutStatus.TIMED_OUT],
@@ -351,4 +375,4 @@ def _means(journal: Journal) -> dict[str, float]:
         "WHERE final = 1 AND json_each.value IS NOT NULL AND status IN (?, ?, ?) GROUP BY key ORDER BY key",
         [status for status in RolloutStatus if status.measured],
     )
-    return {scorer: total / (count + failed) for scorer, total, count in rows}
+    return {scorer: (total / (count + failed), count + failed) for scorer, total, count in rows}

@@ -100,6 +100,14 @@ class RunRow:
     """Why the run cannot be read."""
     origin: str = ""
     """`imported` (from trajectories or logs of another tool), `training` (its tasks arrived from a trainer), or empty."""
+    data: str = ""
+    """The name of the file or dataset with the tasks."""
+    metric: str = ""
+    """The scorer whose score counts."""
+    judge: str = ""
+    """The model that the scorer asks; empty if it asks none."""
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """Completed final results with a score: `right` (a full score), `partly right` and `wrong` (0 or less)."""
 
 
 @dataclass(slots=True)
@@ -107,6 +115,8 @@ class RunList:
     """All runs of the folder, the newest first."""
 
     runs: list[RunRow]
+    below: list[str] = field(default_factory=list)
+    """Folders in this folder that contain runs, relative to it. Their runs are not listed."""
 
 
 @dataclass(slots=True)
@@ -126,6 +136,8 @@ class FailureGroup:
     last: float
     example: ExecutionRef
     """The newest of them."""
+    example_message: str
+    """Its message, with all its parts."""
 
 
 @dataclass(slots=True)
@@ -187,17 +199,19 @@ class RolloutRows:
     attempt: list[int] = field(default_factory=list)
     question: list[str] = field(default_factory=list)
     """The beginning of the task's text."""
+    reference: list[str] = field(default_factory=list)
+    """The accepted answers, separated by ` | `; the middle of a long text is left out. Empty if the task has none."""
     number: list[int | None] = field(default_factory=list)
     """The execution; None without a result."""
     status: list[str] = field(default_factory=list)
-    """A `RolloutStatus`, or `pending`. The page marks those that run from the live data."""
+    """The `RolloutStatus` of the final result, else `pending`. The page marks those that run from the live data."""
     score: list[float | None] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
     kind: list[str] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
     """Its beginning."""
     answer: list[str] = field(default_factory=list)
-    """Its beginning."""
+    """The middle of a long one is left out: its end decides the score."""
     turns: list[int] = field(default_factory=list)
     tool_calls: list[int] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
@@ -629,6 +643,8 @@ class ServedAgent:
     failed: int
     seconds: float
     """Of work, in all calls."""
+    error: str
+    """Why it could not be constructed; empty if it was."""
 
 
 @dataclass(slots=True)

@@ -36,8 +36,8 @@ def compare_runs(runs: Sequence[StoredRun]) -> RunComparison:
             scores.append({own_names[task]: score for task, score in task_scores(journal).items()})
         flips = _flips(journals, names, scores)
     differences = []
-    for run, own in zip(runs[1:], scores[1:], strict=True):
-        found = compare(scores[0], own)
+    for run, own, own_names in zip(runs[1:], scores[1:], names[1:], strict=True):
+        found = compare(scores[0], own, (names[0].values(), own_names.values()))
         if found is not None:
             differences.append(
                 PairedDifference(

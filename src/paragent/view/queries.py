@@ -29,6 +29,8 @@ MOST_ROWS = 20_000
 """Rows of one answer: about 5 MB of JSON."""
 _TEXT = 200
 """Characters of a question, an answer or an error in the table."""
+_END = 80
+"""Characters of the end of an answer or a reference that is longer than `_TEXT`."""
 _MESSAGE = 1000
 """Characters of an error that are compared."""
 EXECUTION = "number, task, attempt, status, final, ended, score, kind"
@@ -38,8 +40,9 @@ _COLUMNS = {
     "task": "task",
     "attempt": "attempt",
     "question": "question",
+    "reference": "coalesce(reference, '')",
     "number": "number",
-    "status": "coalesce(status, 'pending')",
+    "status": "CASE WHEN final = 1 THEN status ELSE 'pending' END",
     "score": "score",
     "ending": "coalesce(ending, '')",
     "kind": "coalesce(kind, '')",
@@ -58,11 +61,21 @@ _COLUMNS = {
 }
 """The columns of `RolloutRows` as expressions. Values are NULL for a rollout without a result."""
 _ARRAYS = ", ".join(f"json_group_array({expression})" for expression in _COLUMNS.values())
+
+
+def _shortened(text: str) -> str:
+    """Return an SQL expression: a text without its middle, if it is long."""
+    cut = f"substr({text}, 1, {_TEXT - _END}) || ' … ' || substr({text}, -{_END})"
+    return f"CASE WHEN length({text}) > {_TEXT} THEN {cut} ELSE {text} END"
+
+
 _ROLLOUT = f"""
-    SELECT n.position, n.task, n.attempt, n.question, n.executions, r.number, r.status, r.score, r.ending, r.kind,
-    substr(r.error, 1, {_TEXT}) AS error, substr(r.answer, 1, {_TEXT}) AS answer, r.turns, r.tool_calls, r.prompt_tokens,
+    SELECT n.position, n.task, n.attempt, n.question, {_shortened("n.reference")} AS reference,
+    n.executions, r.number, r.status, r.final, r.score, r.ending, r.kind,
+    substr(r.error, 1, {_TEXT}) AS error, {_shortened("r.answer")} AS answer, r.turns, r.tool_calls, r.prompt_tokens,
     r.completion_tokens, r.seconds, r.waited, r.started, r.ended, r.worker, r.machine FROM (
         SELECT t.position, t.id AS task, a.attempt, substr(json_extract(t.body, '$.question'), 1, {_TEXT}) AS question,
+        (SELECT group_concat(value, ' | ') FROM json_each(t.body, '$.answer')) AS reference,
         (SELECT count(*) FROM results WHERE task = t.id AND attempt = a.attempt) AS executions,
         coalesce((SELECT number FROM results WHERE task = t.id AND attempt = a.attempt AND final = 1),
             (SELECT max(number) FROM results WHERE task = t.id AND attempt = a.attempt)) AS best
@@ -123,14 +136,15 @@ def failure_groups(journal: Journal) -> list[FailureGroup]:
     )
     groups: dict[tuple[str, str], list[Any]] = {}
     for kind, error, *figures in counted:
-        group = groups.setdefault((kind, normalised_message(error)), [0, 0, figures[2], 0.0, 0])
+        group = groups.setdefault((kind, normalised_message(error)), [0, 0, figures[2], 0.0, 0, ""])
         group[0] += figures[0]
         group[1] += int(figures[1])
-        group[2:] = [min(group[2], figures[2]), max(group[3], figures[3]), max(group[4], figures[4])]
+        newest = max(group[4:], [figures[4], error.partition("\n")[0]])
+        group[2:] = [min(group[2], figures[2]), max(group[3], figures[3]), *newest]
     examples = {ref.number: ref for ref in execution_refs(journal, [group[4] for group in groups.values()])}
     found = [
-        FailureGroup(party_of(kind), kind, message, count, final, first, last, examples[newest])
-        for (kind, message), (count, final, first, last, newest) in groups.items()
+        FailureGroup(party_of(kind), kind, message, count, final, first, last, examples[newest], text)
+        for (kind, message), (count, final, first, last, newest, text) in groups.items()
     ]
     return sorted(found, key=lambda group: (-group.count, group.message))
 

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from paragent._internal.files import read_small_file
 from paragent.errors import ParagentError, StoreFailed
 from paragent.rollout.live_run import RunState, read_session_file
-from paragent.store import ATTEMPTS, JOURNAL_FILE, Journal, Summary, find_runs, summarise
+from paragent.store import ATTEMPTS, JOURNAL_FILE, METRIC, Journal, Summary, find_folders, find_runs, summarise
 from paragent.store.directory import IMPORTED
+from paragent.store.summary import SOLVED
 from paragent.view.api import RunList, RunRow
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _AHEAD = 60.0
 """Seconds by which the clock of a session's host may be ahead. A copied run directory cannot claim to be live for longer."""
 _RATIO = 4
 """Statistics of a run that changes all the time are kept for this many times as long as computing them took."""
+_JUDGE = "llm_judge"
+"""The scorer that asks the model of the run, if it has no `--judge-model`."""
 _MOST_ATTEMPTS = 100_000
 _SUMMARY = TypeAdapter(Summary)
 _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
@@ -55,8 +58,10 @@ class RunFacts:
     """When the last session ended, or was updated last."""
     last: int
     """The number of the newest result."""
-    origin: str = ""
-    """As `RunRow.origin`."""
+    origin: str
+    metric: str
+    verdicts: dict[str, int]
+    """As in `RunRow`."""
 
 
 class StoredRun:
@@ -136,6 +141,7 @@ class StoredRun:
         config = self.config()
         words: dict[str, Any] = {name: str(config.get(name) or "") for name in ("mode", "model", "engine")}
         words["mode"] = words["mode"] or str(config.get("env") or "")
+        words["data"] = _data_name(str(config.get("data") or ""))
         try:
             facts = self.facts()
         except ParagentError as problem:
@@ -173,6 +179,9 @@ class StoredRun:
             started=facts.started,
             changed=facts.changed,
             origin=facts.origin,
+            metric=facts.metric,
+            judge=str(config.get("judge_model") or (words["model"] if facts.metric == _JUDGE else "")),
+            verdicts=facts.verdicts,
         )
 
 
@@ -213,7 +222,8 @@ class RunFolder:
 
     def rows(self) -> RunList:
         """Return the list of runs, the one whose session ended last first."""
-        return RunList(sorted((run.row() for run in self.all()), key=lambda row: -row.changed))
+        rows = sorted((run.row() for run in self.all()), key=lambda row: -row.changed)
+        return RunList(rows, [path.name for path in find_folders(self.folder)])
 
 
 def _checked_facts(journal: Journal, path: Path) -> RunFacts:
@@ -242,7 +252,9 @@ def _facts(journal: Journal, path: Path) -> RunFacts:
         journal.count_tasks() * attempts,
     ):
         summary = summarise(journal, attempts)
-    return RunFacts(summary, started, changed, last, _origin(journal))
+    return RunFacts(
+        summary, started, changed, last, _origin(journal), str(journal.meta(METRIC) or ""), _verdicts(journal)
+    )
 
 
 def _origin(journal: Journal) -> str:
@@ -250,6 +262,21 @@ def _origin(journal: Journal) -> str:
     if journal.meta(IMPORTED):
         return "imported"
     return "training" if journal.rows("SELECT 1 FROM groups LIMIT 1") else ""
+
+
+def _data_name(data: str) -> str:
+    """Return `--data` without folders; datasets of the hub keep their whole name."""
+    return data if data.startswith("hf:") else data.rstrip("/").rpartition("/")[2]
+
+
+def _verdicts(journal: Journal) -> dict[str, int]:
+    """Return the counts of `RunRow.verdicts`."""
+    counted = journal.rows(
+        "SELECT CASE WHEN score >= ? THEN 'right' WHEN score > 0 THEN 'partly right' ELSE 'wrong' END, count(*) "
+        "FROM results WHERE final = 1 AND status = 'completed' AND score IS NOT NULL GROUP BY 1",
+        [SOLVED],
+    )
+    return dict(counted)
 
 
 def _stored_summary(path: Path) -> Summary | None:

@@ -81,6 +81,7 @@ def _detail(server_id: str, status: AgentServerStatus) -> AgentServerDetail:
             calls=agent.calls,
             failed=agent.failed,
             seconds=agent.seconds,
+            error=agent.error,
         )
         for agent in status.listed
     ]

@@ -458,7 +458,7 @@ def _listing(run: StoredRun, folder: Path) -> list[str]:
 def _activity(result: RolloutResult) -> list[tuple[str, float]]:
     """Return what the rollout did; nothing if that is unknown or damaged."""
     try:
-        return [(str(one.activity), one.seconds) for one in unpack_activity(result.activity or b"")]
+        return [(str(one.activity), one.seconds) for one in unpack_activity(result.activity)]
     except (TypeError, ValueError):
         return []
 

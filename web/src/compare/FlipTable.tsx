@@ -1,6 +1,6 @@
 import { useMemo } from "preact/hooks";
 import type { Flip, RunComparison } from "../api";
-import { type DataColumn, DataTable } from "../components/DataTable";
+import { type DataColumn, DataTable, shareByLength, shareOfIds } from "../components/DataTable";
 import { Message } from "../components/Message";
 import { counted, formatNumber, formatScore } from "../format";
 import { href, setParams, useRoute } from "../router";
@@ -50,7 +50,7 @@ export function FlipTable({ comparison, runs }: { comparison: RunComparison; run
   const key = params.toString();
   const rows = useMemo(() => chosenFlips(comparison.flips, params), [comparison, key]);
   const counts = useMemo(() => FILTERS.map((filter) => comparison.flips.filter(filter.test).length), [comparison]);
-  const columns = useMemo(() => makeColumns(runs), [runs.join()]);
+  const columns = useMemo(() => makeColumns(runs, comparison.flips), [runs.join(), comparison]);
   const shown = params.get("show") ?? "";
   return (
     <section class="panel" aria-label="Tasks that differ">
@@ -104,21 +104,34 @@ export function FlipTable({ comparison, runs }: { comparison: RunComparison; run
   );
 }
 
-function makeColumns(runs: string[]): DataColumn<Flip>[] {
+function makeColumns(runs: string[], flips: Flip[]): DataColumn<Flip>[] {
+  const tasks = flips.map((flip) => flip.task);
+  const questions = flips.map((flip) => flip.question);
   return [
-    { id: "task", title: "Task", width: "minmax(120px, 1fr)", cell: (flip) => flip.task, link: true, sortable: true },
+    {
+      id: "task",
+      title: "Task",
+      width: shareOfIds(tasks, 24, 70),
+      cell: (flip) => <span title={flip.task}>{flip.task}</span>,
+      link: true,
+      sortable: true,
+    },
     {
       id: "question",
       title: "Question",
-      width: "minmax(120px, 3fr)",
-      cell: (flip) => <span class="soft">{flip.question}</span>,
+      width: shareByLength(questions, 110, 70),
+      cell: (flip) => (
+        <span class="soft" title={flip.question}>
+          {flip.question}
+        </span>
+      ),
     },
     ...runs.map(
       (run, index): DataColumn<Flip> => ({
         id: String(index),
         title: run,
         hint: index === 0 ? `${run} (baseline)` : run,
-        width: "minmax(76px, 120px)",
+        width: `${Math.min(120, Math.max(64, 8 * run.length))}px`,
         numeric: true,
         sortable: true,
         cell: (flip) => <ScoreCell flip={flip} index={index} />,

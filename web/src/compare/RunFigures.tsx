@@ -21,6 +21,8 @@ export function RunFigures({ comparison, runs }: { comparison: RunComparison; ru
     comparison.differences.map((each) => [each.difference, each.interval]),
     0,
   );
+  const hasCosts = comparison.runs.some((run) => run.cost !== null);
+  const hasOthers = comparison.differences.some((each) => each.only_here > 0 || each.only_baseline > 0);
   const byRun = new Map(comparison.differences.map((each) => [each.run, each]));
   return (
     <div class="compare-scroll">
@@ -37,12 +39,16 @@ export function RunFigures({ comparison, runs }: { comparison: RunComparison; ru
             <th scope="col" class="number" title="Tasks with a higher and with a lower score than in the baseline">
               Better / worse
             </th>
-            <th scope="col" class="number" title="Tasks that only this run has, and that only the baseline has">
-              Only here / there
-            </th>
-            <th scope="col" class="number">
-              Cost
-            </th>
+            {hasOthers && (
+              <th scope="col" class="number" title="Tasks that only this run has, and that only the baseline has">
+                Only here / there
+              </th>
+            )}
+            {hasCosts && (
+              <th scope="col" class="number">
+                Cost
+              </th>
+            )}
             <th scope="col" class="number">
               Tokens
             </th>
@@ -62,6 +68,8 @@ export function RunFigures({ comparison, runs }: { comparison: RunComparison; ru
               isBaseline={index === 0}
               difference={byRun.get(run.name)}
               axes={{ scores, differences }}
+              hasOthers={hasOthers}
+              hasCosts={hasCosts}
               runs={runs}
             />
           ))}
@@ -76,10 +84,12 @@ interface FigureRowProps {
   isBaseline: boolean;
   difference: PairedDifference | undefined;
   axes: { scores: Axis; differences: Axis };
+  hasOthers: boolean;
+  hasCosts: boolean;
   runs: string[];
 }
 
-function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) {
+function FigureRow({ run, isBaseline, difference, axes, hasOthers, hasCosts, runs }: FigureRowProps) {
   const others = runs.filter((name) => name !== run.name);
   const choose = (chosen: string[]) => setParams({ runs: chosen.join(",") });
   return (
@@ -88,11 +98,17 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
         <a class="clipped" href={href(["run", run.name])} title={run.name}>
           {run.name}
         </a>
-        <span class="soft clipped">{run.problem || [run.model, measuredText(run)].filter(Boolean).join(", ")}</span>
+        <span class="soft clipped" title={described(run)}>
+          {described(run)}
+        </span>
+        {!run.problem && <span class="soft">{measuredText(run)}</span>}
       </th>
       <td>
         <Whisker value={run.score} interval={run.interval} axis={axes.scores} />
-        <span class="compare-value">{formatScore(run.score)}</span>
+        <span class="compare-value">
+          {formatScore(run.score)}
+          {run.interval && <span class="soft">{formatInterval(run.interval)}</span>}
+        </span>
       </td>
       <td>
         {isBaseline ? (
@@ -107,7 +123,10 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
               axis={axes.differences}
               tone={toneOf(difference)}
             />
-            <span class={`compare-value ${toneOf(difference)}`}>{signed(difference.difference)}</span>
+            <span class={`compare-value ${toneOf(difference)}`}>
+              {signed(difference.difference)}
+              <span class="soft">{difference.interval.map((end) => signed(end)).join(" to ")}</span>
+            </span>
             <span class="visually-hidden">{verdict(difference)}</span>
           </>
         )}
@@ -115,16 +134,18 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
       <td class="number">
         {difference ? (
           <>
-            <span class="better">{formatNumber(difference.better)}</span> /{" "}
-            <span class="worse">{formatNumber(difference.worse)}</span>
+            <span class={difference.better > 0 ? "better" : ""}>{formatNumber(difference.better)}</span> /{" "}
+            <span class={difference.worse > 0 ? "worse" : ""}>{formatNumber(difference.worse)}</span>
             <div class="soft">of {formatNumber(difference.pairs)}</div>
           </>
         ) : null}
       </td>
-      <td class="number">
-        {difference ? `${formatNumber(difference.only_here)} / ${formatNumber(difference.only_baseline)}` : null}
-      </td>
-      <td class="number">{formatCost(run.cost)}</td>
+      {hasOthers && (
+        <td class="number">
+          {difference ? `${formatNumber(difference.only_here)} / ${formatNumber(difference.only_baseline)}` : null}
+        </td>
+      )}
+      {hasCosts && <td class="number">{formatCost(run.cost)}</td>}
       <td class="number">{formatCompact(run.tokens)}</td>
       <td class="number">{formatDuration(run.seconds)}</td>
       <td class="compare-buttons">
@@ -152,6 +173,19 @@ function FigureRow({ run, isBaseline, difference, axes, runs }: FigureRowProps) 
       </td>
     </tr>
   );
+}
+
+/** What was evaluated, and how: data, scorer and model. */
+function described(run: RunRow): string {
+  return run.problem || [run.data, run.metric, run.model].filter(Boolean).join(" · ");
+}
+
+/** The warning of runs that were not scored by the same scorer; empty if they were. */
+export function scorerWarning(runs: RunRow[]): string {
+  const scored = runs.filter((run) => run.metric !== "");
+  if (new Set(scored.map((run) => run.metric)).size < 2) return "";
+  const scorers = scored.map((run) => `${run.name} by ${run.metric}`).join(", ");
+  return `Different scorers: ${scorers}. The difference may come from the scorers; paragent rescore scores a run with another one.`;
 }
 
 function measuredText({ measured, total }: RunRow): string {

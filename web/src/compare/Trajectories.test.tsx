@@ -1,8 +1,11 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import type { ExecutionDetail, TranscriptStep } from "../api";
 import { step } from "../steps.test-data";
 import { LongText, SideBySide } from "./Trajectories";
+
+// KaTeX draws nothing in quirks mode, and happy-dom does not say that it is in standards mode.
+vi.hoisted(() => Object.defineProperty(document, "compatMode", { value: "CSS1Compat" }));
 
 afterEach(cleanup);
 
@@ -67,6 +70,20 @@ test("the first differing step is marked, and equal ones before it are folded", 
   expect(screen.queryByText("be brief")).toBeNull();
   fireEvent.click(screen.getByText(/2 steps before this are the same/));
   expect(screen.getAllByText("be brief").length).toBe(1);
+});
+
+test("a task has its reference, verdicts and drawn formulas", () => {
+  const wrong = execution("a", [step(0, "model", "So\n\n**Carla** has $x_1$.\n\nEnd")]);
+  const right = execution("b", [step(0, "model", "So\n\n#### 260\n\nEnd")]);
+  const given = [{ ...wrong, score: 0, ending: "answer cut", reference: "\\frac{1}{3}" }, right];
+  const { container } = render(<SideBySide runs={["a", "b"]} executions={given} attempt={0} />);
+  expect([...container.querySelectorAll(".state")].map((state) => state.textContent)).toEqual(["wrong", "right"]);
+  expect(container.querySelector(".trajectory-head .cut")?.textContent).toBe(", answer cut");
+  const drawn = [...container.querySelectorAll("annotation")].map((formula) => formula.textContent);
+  expect(drawn).toEqual(["\\frac{1}{3}", "x_1"]);
+  const marked = [...container.querySelectorAll(".marked")];
+  expect(marked[0]?.querySelector("strong")?.textContent).toBe("Carla");
+  expect(marked[1]?.textContent).toBe("#### 260");
 });
 
 test("a run without a result is named", () => {

@@ -1,11 +1,23 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ExecutionDetail, Flip, RolloutRows, TranscriptStep } from "../api";
+import { Markdown } from "../components/Markdown";
 import { Message } from "../components/Message";
 import { StateLabel } from "../components/StateLabel";
 import { counted, formatDuration, formatNumber, formatScore } from "../format";
+import { AnswerText } from "../rollout/ResultPanel";
 import { href, setParams } from "../router";
+import { CUT_ENDINGS, outcomeOf } from "../rows";
 import { address, load } from "../source";
-import { type AlignedStep, alignSteps, firstDifference, sameStep, splitDifference } from "./divergence";
+import { hasMarkup } from "../text";
+import {
+  type AlignedStep,
+  alignSteps,
+  differingWords,
+  firstDifference,
+  sameStep,
+  splitDifference,
+  splitLines,
+} from "./divergence";
 
 /** Longer texts are cut until the reader asks for all of it. */
 const SHOWN_LENGTH = 1200;
@@ -44,6 +56,7 @@ export function SideBySide({ runs, executions, attempt }: SideBySideProps) {
   const attempts = [...new Set(present.flatMap((each) => each.attempts.map((one) => one.attempt)))].sort(
     (a, b) => a - b,
   );
+  const reference = present.find((each) => each.reference)?.reference;
   const before = difference ?? aligned.length;
   const hidden = showSame || difference === null || before <= 1 ? 0 : before - 1;
   const columns = { gridTemplateColumns: `repeat(${present.length}, minmax(230px, 1fr))` };
@@ -82,6 +95,14 @@ export function SideBySide({ runs, executions, attempt }: SideBySideProps) {
           </label>
         )}
       </div>
+      {reference && (
+        <section class="trajectory-reference" aria-label="Reference">
+          <h2>Reference</h2>
+          <div>
+            <AnswerText text={reference} />
+          </div>
+        </section>
+      )}
       <div class="trajectory-grid">
         <div class="trajectory-row trajectory-heads" style={columns}>
           {executions.map((execution, index) =>
@@ -129,8 +150,9 @@ function ColumnHead({ run, execution, isBaseline }: ColumnHeadProps) {
         {isBaseline && <span class="compare-baseline">baseline</span>}
       </strong>
       <span>
-        <StateLabel state={execution.status} />, score {formatScore(execution.score)},{" "}
+        <StateLabel state={outcomeOf(execution.status, execution.score)} />, score {formatScore(execution.score)},{" "}
         {counted(execution.turns, "turn")}, {formatDuration(execution.seconds)}
+        {CUT_ENDINGS.includes(execution.ending) && <span class="cut">, {execution.ending}</span>}
       </span>
       <a href={href(["run", run, "rollout", execution.task, execution.attempt], { execution: execution.number })}>
         Open the rollout
@@ -197,10 +219,10 @@ function StepText({ step, other, execution }: StepTextProps) {
       {step.reasoning !== "" && (
         <details>
           <summary class="soft">Reasoning, {counted(step.reasoning.length, "character")}</summary>
-          <LongText text={step.reasoning} other={null} />
+          <LongText text={step.reasoning} other={null} isMessage />
         </details>
       )}
-      {step.text !== "" && <LongText text={step.text} other={other?.text ?? null} />}
+      {step.text !== "" && <LongText text={step.text} other={other?.text ?? null} isMessage={step.kind !== "tool"} />}
       {step.calls.map((call, index) => (
         <LongText
           key={index}
@@ -226,12 +248,22 @@ function StepText({ step, other, execution }: StepTextProps) {
   );
 }
 
-/** Text, cut if it is long, with the part that differs from another text marked. */
-export function LongText({ text, other, mono = false }: { text: string; other: string | null; mono?: boolean }) {
+interface LongTextProps {
+  text: string;
+  /** The text to compare with. */
+  other: string | null;
+  mono?: boolean;
+  /** Whether Markdown and formulas are drawn. */
+  isMessage?: boolean;
+}
+
+/** Text, cut if it is long, with the part that differs from another text marked: words, or lines of drawn text. */
+export function LongText({ text, other, mono = false, isMessage = false }: LongTextProps) {
   const [isWhole, setWhole] = useState(false);
-  const parts = other === null ? null : splitDifference(text, other);
+  const isDrawn = isMessage && hasMarkup(text);
+  const parts = other === null ? null : (isDrawn ? splitLines : splitDifference)(text, other);
   // A text that has nothing in common with the other is not marked: all of it would be.
-  const isMarked = parts !== null && (parts[1].length < text.length || text.length <= MARKED_LENGTH);
+  const isMarked = parts !== null && (parts[1].length < text.length || (!isDrawn && text.length <= MARKED_LENGTH));
   const [before, differing, after] = isMarked ? parts : [text, "", ""];
   // The beginning of a long common part says less than the part that differs.
   const skipped = isWhole || differing === "" ? 0 : Math.max(0, before.length - SHOWN_LENGTH / 2);
@@ -239,13 +271,14 @@ export function LongText({ text, other, mono = false }: { text: string; other: s
   const first = before.slice(skipped, skipped + budget);
   const middle = differing.slice(0, Math.max(0, budget - first.length));
   const last = after.slice(0, Math.max(0, budget - first.length - middle.length));
+  const theirs = isDrawn || other === null ? "" : splitDifference(other, text)[1];
   const cut = text.length - first.length - middle.length - last.length;
   return (
-    <div class={`trajectory-text ${mono ? "mono" : ""}`}>
+    <div class={`trajectory-text ${mono ? "mono" : ""} ${isDrawn ? "formatted" : ""}`}>
       {skipped > 0 && "… "}
-      {first}
-      {middle !== "" && <mark>{middle}</mark>}
-      {last}
+      {isDrawn ? <Markdown text={first} /> : first}
+      {middle !== "" && (isDrawn ? <MarkedLines text={middle} /> : <MarkedWords text={middle} other={theirs} />)}
+      {isDrawn ? <Markdown text={last} /> : last}
       {cut > 0 && (
         <>
           {skipped === 0 || cut > skipped ? "… " : " "}
@@ -254,6 +287,19 @@ export function LongText({ text, other, mono = false }: { text: string; other: s
           </button>
         </>
       )}
+    </div>
+  );
+}
+
+function MarkedWords({ text, other }: { text: string; other: string }) {
+  const pieces = useMemo(() => differingWords(text, other), [text, other]);
+  return pieces.map(({ text, differs }, index) => (differs ? <mark key={index}>{text}</mark> : text));
+}
+
+function MarkedLines({ text }: { text: string }) {
+  return (
+    <div class="marked">
+      <Markdown text={text} />
     </div>
   );
 }

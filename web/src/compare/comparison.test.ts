@@ -34,6 +34,10 @@ function run(name: string): RunRow {
     changed: 0,
     problem: "",
     origin: "",
+    data: "gsm8k.jsonl",
+    metric: "math",
+    judge: "",
+    verdicts: {},
   };
 }
 

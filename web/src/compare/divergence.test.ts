@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { step } from "../steps.test-data";
-import { alignSteps, firstDifference, sameStep, splitDifference } from "./divergence";
+import { alignSteps, differingWords, firstDifference, sameStep, splitDifference, splitLines } from "./divergence";
 
 const call = (id: string, args: string) => ({ id, name: "search", arguments: args });
 
@@ -44,6 +44,27 @@ test("a trajectory that ends earlier differs at its end; equal ones do not", () 
   expect(firstDifference(alignSteps([steps, steps.slice(0, 1)]))).toBe(1);
   expect(firstDifference(alignSteps([steps, steps]))).toBeNull();
   expect(firstDifference(alignSteps([[], []]))).toBeNull();
+});
+
+test("the differing lines of a text, or paragraphs if it has blocks", () => {
+  expect(splitLines("a\n\nb 1 c\n\nd", "a\n\nb 2 c\n\nd")).toEqual(["a\n", "\nb 1 c", "\n\nd"]);
+  expect(splitLines("So 4.\n#### 4", "So 4.\n#### 5")).toEqual(["So 4.", "\n#### 4", ""]);
+  expect(splitLines("```\na\nb\n```\n\nc", "```\na\nx\n```\n\nc")).toEqual(["", "```\na\nb\n```", "\n\nc"]);
+  expect(splitLines("b 1 c", "b 2 c")).toEqual(["", "b 1 c", ""]);
+  expect(splitLines("a\n\nb", "a\n\nb")).toEqual(["a\n\nb", "", ""]);
+});
+
+test("the differing words of a text", () => {
+  const pieces = differingWords("2084 are left.\nAnswer: 2084", "2074 are left.\nAnswer: 2074");
+  expect(pieces.map((each) => each.text)).toEqual(["2084", " are left.\nAnswer: ", "2084"]);
+  expect(pieces.map((each) => each.differs)).toEqual([true, false, true]);
+  expect(differingWords("a b", "b")).toEqual([
+    { text: "a ", differs: true },
+    { text: "b", differs: false },
+  ]);
+  expect(differingWords("a", "")).toEqual([{ text: "a", differs: true }]);
+  const long = "x y ".repeat(2000);
+  expect(differingWords(long, `z${long}`)).toEqual([{ text: long, differs: true }]);
 });
 
 test("the differing part of a text", () => {

@@ -70,3 +70,56 @@ export function splitDifference(text: string, other: string): [string, string, s
   while (end > 0 && /\w/.test(text[text.length - end] ?? "")) end -= 1;
   return [text.slice(0, start), text.slice(start, text.length - end), text.slice(text.length - end)];
 }
+
+/** A part of a text, and whether another text has it in the same place. */
+export interface Piece {
+  text: string;
+  differs: boolean;
+}
+
+/** Most pairs of words that are compared; finding the words of longer texts takes too long. */
+const MOST_PAIRS = 250_000;
+
+/** The words of a text that another text does not have in the same order, and the text between them. */
+export function differingWords(text: string, other: string): Piece[] {
+  const words = text.match(/\w+|\s+|[^\w\s]/g) ?? [];
+  const others = other.match(/\w+|\s+|[^\w\s]/g) ?? [];
+  if (words.length * others.length > MOST_PAIRS) return [{ text, differs: true }];
+  // The length of the longest common series of words from each pair on.
+  const width = others.length + 1;
+  const common = new Uint16Array((words.length + 1) * width);
+  const at = (row: number, column: number) => common[row * width + column] ?? 0;
+  for (let row = words.length - 1; row >= 0; row--) {
+    for (let column = others.length - 1; column >= 0; column--) {
+      common[row * width + column] =
+        words[row] === others[column]
+          ? at(row + 1, column + 1) + 1
+          : Math.max(at(row + 1, column), at(row, column + 1));
+    }
+  }
+  const pieces: Piece[] = [];
+  let column = 0;
+  words.forEach((word, row) => {
+    while (column < others.length && words[row] !== others[column] && at(row, column + 1) === at(row, column)) column++;
+    const differs = column === others.length || word !== others[column];
+    if (!differs) column++;
+    const last = pieces.at(-1);
+    if (last?.differs === differs) last.text += word;
+    else pieces.push({ text: word, differs });
+  });
+  return pieces;
+}
+
+/** What Markdown reads as a whole over several lines: code, tables and formulas. */
+const BLOCKS = /^ {0,3}(?:```|~~~|\|)|\$\$|\\\[|\\begin\{/m;
+
+/** As `splitDifference` for text with Markdown: the part that differs has whole lines, or paragraphs beside blocks. */
+export function splitLines(text: string, other: string): [string, string, string] {
+  if (text === other) return [text, "", ""];
+  const separator = BLOCKS.test(text) ? "\n\n" : "\n";
+  const [before, , after] = splitDifference(text, other);
+  const start = Math.max(0, before.lastIndexOf(separator));
+  const gap = after.indexOf(separator);
+  const end = gap < 0 ? text.length : text.length - after.length + gap;
+  return [text.slice(0, start), text.slice(start, end), text.slice(end)];
+}

@@ -1,6 +1,6 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { type DataColumn, DataTable, type Sort } from "./DataTable";
+import { type DataColumn, DataTable, type Sort, shareByLength, shareOfIds } from "./DataTable";
 
 const rows = Uint32Array.from({ length: 100_000 }, (_, index) => index);
 const columns: DataColumn<number>[] = [
@@ -10,6 +10,13 @@ const columns: DataColumn<number>[] = [
 const shared = { label: "Rows", columns, rowKey: (row: number) => row, rowHref: (row: number) => `#/row/${row}` };
 
 afterEach(cleanup);
+
+it("makes columns of ids as wide as the ids, up to a limit", () => {
+  expect(shareOfIds(["a", "HumanEval/12"], 24, 70)).toBe("minmax(102px, 14fr)");
+  expect(shareOfIds(["a"], 24, 70)).toBe("minmax(70px, 3fr)");
+  expect(shareOfIds(["x".repeat(90)], 24, 70)).toBe("minmax(204px, 26fr)");
+  expect(shareByLength(["x".repeat(90)], 24, 70)).toBe("minmax(70px, 26fr)");
+});
 
 describe("DataTable", () => {
   it("draws only the rows that are visible, and says how many there are", () => {

@@ -61,6 +61,34 @@ export interface DataTableProps<T> {
   empty?: ComponentChildren;
 }
 
+/**
+ * The width of a column of text: such columns share the room that the others leave by the longest text of each.
+ *
+ * `widest` is the most characters for which a column is made wider, `least` its smallest width in pixels.
+ */
+export function shareByLength(texts: Iterable<string>, widest = 28, least = 58): string {
+  return `minmax(${least}px, ${2 + longestLength(texts, widest)}fr)`;
+}
+
+/** The same for ids, which often differ at their ends only: up to `widest` characters are never cut. */
+export function shareOfIds(texts: Iterable<string>, widest: number, least: number): string {
+  const longest = longestLength(texts, widest);
+  return `minmax(${Math.max(least, ID_CHARACTER * longest)}px, ${2 + longest}fr)`;
+}
+
+/** The width of a character of an id, in pixels. */
+const ID_CHARACTER = 8.5;
+
+/** The length of the longest text, or `most`. */
+function longestLength(texts: Iterable<string>, most: number): number {
+  let longest = 0;
+  for (const { length } of texts) {
+    longest = Math.max(longest, length);
+    if (longest >= most) return most;
+  }
+  return longest;
+}
+
 /** The height of the bar at the top of each page, where heads of tables stick. */
 export const TOP_BAR = 48;
 

@@ -1,8 +1,9 @@
-import { Marked, type Token, type Tokens } from "marked";
+import { Marked, type Token, Tokenizer, type TokenizerExtension, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { cleanText } from "../text";
 import { CodeView } from "./CodeView";
+import { Formula, FormulasDrawn } from "./Formula";
 import "./Markdown.css";
 
 /** Longer texts are shown as they are. */
@@ -13,21 +14,62 @@ const DEEPEST = 24;
 /** Beginnings of lines and series of brackets that nest deeply; no text for people has them. */
 const NESTED = /^[ \t]*(?:(?:>|[-+*]|\d{1,9}[.)])[ \t]*){16,}|[[(]{32,}|[*_~`]{64,}/m;
 
+/** Texts with more delimiters show their formulas as they were written: drawing one takes about a millisecond. */
+const MOST_DELIMITERS = 1_000;
+
+const DISPLAY = String.raw`\$\$[^$]{1,2000}\$\$|\\\[[\s\S]{1,2000}?\\\]|\\begin\{([a-zA-Z]{1,12}\*?)\}[\s\S]{1,2000}?\\end\{\1\}`;
+/** Spaces within the dollars: only a formula has one number or letter, or one of the signs, between them. */
+const SPACED = String.raw`\$(?= *(?:-?\d[\d.,]*|[a-zA-Z]) +\$|[^$\n]{0,300}[\\^_=])(?: [^$\n]{1,300}|[^\s$][^$\n]{0,300} )\$(?!\d)`;
+/** Braces within the braces, two levels of them. Words and dots in a box are those of a prompt, which stays as it is. */
+const BOXED = String.raw`\\boxed\{(?![.… ]*\}|[^{}]*(?<![\\a-zA-Z])[a-zA-Z]{3})(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,300}\}){1,300}\}`;
+const INLINE = String.raw`\$[^\s$](?:[^$\n]{0,300}[^\s$\\])?\$(?!\d)|${SPACED}|\\\([^\n]{1,500}?\\\)|${BOXED}`;
+const DELIMITERS = /\$|\\[([]|\\begin\{|\\boxed\{/g;
+
+/** Letters and digits, but not those of languages that write no spaces between words. */
+const WORD = String.raw`(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Thai}])[\p{L}\p{N}_]`;
+const OPERATOR = "[=+*/^<>~%×÷·]";
+/** Marks behind or before these are signs of arithmetic or parts of names, as in `3*4`, `(a+b)*(c+d)*e` and `5~10`. */
+const OPERAND_BEFORE = new RegExp(String.raw`^(?:${WORD}|${OPERATOR}|[)\]}])$`, "u");
+const OPERAND_AFTER = new RegExp(`^(?:${WORD}|${OPERATOR})`, "u");
+
 const marked = new Marked({ gfm: true, breaks: true });
-marked.use({ extensions: [{ name: "math", level: "inline", start: findMath, tokenizer: readMath }] });
+marked.use({
+  tokenizer: {
+    emStrong(source, masked, before) {
+      return outsideOfWords(source, before, () => Tokenizer.prototype.emStrong.call(this, source, masked, before));
+    },
+    del(source, masked, before) {
+      return outsideOfWords(source, before, () => Tokenizer.prototype.del.call(this, source, masked, before));
+    },
+  },
+  extensions: [
+    // A formula of several lines, which Markdown would take for a list or a heading.
+    mathExtension("block", new RegExp(`^ {0,3}(?:${DISPLAY})[ \\t]*(?:\\n|$)`), /^ {0,3}(?:\$\$|\\\[|\\begin\{)/m),
+    // Formulas within a line: Markdown would take their `_` and `*` for emphasis.
+    mathExtension("inline", new RegExp(`^(?:${DISPLAY}|${INLINE})`), /\$|\\[([]|\\begin\{|\\boxed\{/),
+  ],
+});
 
-/** Formulas stay as they were written: Markdown would take their `_` and `*` for emphasis. */
-const MATH =
-  /^(?:\$\$[^$]{1,2000}\$\$|\$[^\s$](?:[^$\n]{0,300}[^\s$\\])?\$(?!\d)|\\\([^\n]{1,500}?\\\)|\\\[[\s\S]{1,2000}?\\\])/;
-
-function findMath(source: string): number | undefined {
-  const found = source.search(/\$|\\[([]/);
-  return found < 0 ? undefined : found;
+/** The token of emphasis that begins here; undefined if one of its marks is within a word, a number or a calculation. */
+function outsideOfWords<T extends Token>(source: string, before = "", read: () => T | undefined): T | undefined {
+  if (OPERAND_BEFORE.test(before)) return undefined;
+  const token = read();
+  return token && OPERAND_AFTER.test(source.slice(token.raw.length)) ? undefined : token;
 }
 
-function readMath(source: string): Tokens.Generic | undefined {
-  const raw = MATH.exec(source)?.[0];
-  return raw === undefined ? undefined : { type: "math", raw };
+function mathExtension(level: "block" | "inline", formula: RegExp, beginning: RegExp): TokenizerExtension {
+  return {
+    name: `${level}Math`,
+    level,
+    start: (source) => {
+      const found = source.search(beginning);
+      return found < 0 ? undefined : found;
+    },
+    tokenizer: (source) => {
+      const raw = formula.exec(source)?.[0];
+      return raw === undefined ? undefined : { type: "math", raw };
+    },
+  };
 }
 
 /** Text with Markdown as elements. HTML in it, images and links other than http, https and mailto are shown as text. */
@@ -35,7 +77,11 @@ export function Markdown({ text }: { text: string }) {
   const clean = useMemo(() => cleanText(text), [text]);
   const tokens = useMemo(() => tokensOf(clean), [clean]);
   if (tokens === null) return <div class="markdown plain">{clean}</div>;
-  return <div class="markdown">{blocks(tokens, 0)}</div>;
+  return (
+    <FormulasDrawn.Provider value={(clean.match(DELIMITERS)?.length ?? 0) <= MOST_DELIMITERS}>
+      <div class="markdown">{blocks(tokens, 0)}</div>
+    </FormulasDrawn.Provider>
+  );
 }
 
 /** The tokens of a text; null if it should be shown as it is. */
@@ -95,6 +141,8 @@ function Block({ token, depth }: { token: Tokens.Generic; depth: number }) {
       return <MarkdownTable token={token as Tokens.Table} depth={depth} />;
     case "hr":
       return <hr />;
+    case "math":
+      return <Formula source={token.raw.trim()} />;
     case "checkbox":
       return <Checkbox checked={token.checked === true} />;
     default:
@@ -105,20 +153,42 @@ function Block({ token, depth }: { token: Tokens.Generic; depth: number }) {
 /** Headings of the page are above those of a text: h1 is the task, h2 its parts, h3 a turn. */
 function MarkdownHeading({ token, depth }: { token: Tokens.Heading; depth: number }) {
   const Tag = (["h4", "h5", "h6"] as const)[Math.min(token.depth, 3) - 1] ?? "h6";
-  return <Tag class={`md-heading md-h${token.depth}`}>{inline(token.tokens, depth)}</Tag>;
+  const marks = /^ {0,3}(#+)/.exec(token.raw)?.[1]; // they stay visible: scorers look for `#### 3`
+  return (
+    <Tag class={`md-heading md-h${token.depth}`}>
+      {marks && <span class="md-marks">{marks} </span>}
+      {inline(token.tokens, depth)}
+    </Tag>
+  );
 }
 
 function languageOf(info: unknown): string {
   return typeof info === "string" ? (/^[\w+#-]+/.exec(info)?.[0] ?? "") : "";
 }
 
+/** Numbers are shown as they were written: a browser would count on from the first. */
 function MarkdownList({ token, depth }: { token: Tokens.List; depth: number }) {
-  const items = token.items.map((item, index) => (
-    <li key={index} class={item.task ? "task" : undefined}>
-      {blocks(item.tokens, depth + 1)}
-    </li>
-  ));
-  return token.ordered ? <ol start={Number(token.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+  if (!token.ordered) {
+    return (
+      <ul>
+        {token.items.map((item, index) => (
+          <li key={index} class={item.task ? "task" : undefined}>
+            {blocks(item.tokens, depth + 1)}
+          </li>
+        ))}
+      </ul>
+    );
+  }
+  return (
+    <ol>
+      {token.items.map((item, index) => (
+        <li key={index}>
+          <span class="list-number">{/^\s*(\d+[.)])/.exec(item.raw)?.[1]}</span>
+          <div>{blocks(item.tokens, depth + 1)}</div>
+        </li>
+      ))}
+    </ol>
+  );
 }
 
 function Checkbox({ checked }: { checked: boolean }) {
@@ -181,7 +251,7 @@ function Inline({ token, depth }: { token: Tokens.Generic; depth: number }) {
     case "text":
       return <>{token.tokens ? inline(token.tokens, depth) : token.text}</>;
     case "math":
-      return <span class="formula">{token.raw}</span>;
+      return <Formula source={token.raw.trim()} />;
     case "link":
       return <MarkdownLink token={token as Tokens.Link} depth={depth} />;
     case "image":

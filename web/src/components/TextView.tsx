@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { formatBytes, formatNumber } from "../format";
 import { address, RequestFailed } from "../source";
-import { beginning, cleanText, formatOf, parseJson, rowsOf, splitText, type TextFormat } from "../text";
+import { beginning, cleanText, ending, formatOf, parseJson, rowsOf, splitText, type TextFormat } from "../text";
 import { CodeView } from "./CodeView";
 import { CopyButton } from "./CopyButton";
 import { JsonView } from "./JsonView";
@@ -25,29 +25,35 @@ interface TextViewProps {
   /** Characters and lines shown at first. */
   limit?: number;
   lines?: number;
+  /** Which part of a long text is shown at first; the end needs the whole text. */
+  part?: "beginning" | "end";
 }
 
 const LIMIT = 4000;
 const LINES = 40;
 
-/** A text of any length: its beginning, formatted; the rest when the reader asks for it. */
-export function TextView({ text, length = text.length, whole, format, limit = LIMIT, lines = LINES }: TextViewProps) {
+/** A text of any length: its beginning or its end, formatted; the rest when the reader asks for it. */
+export function TextView(props: TextViewProps) {
+  const { text, length = text.length, whole, format, limit = LIMIT, lines = LINES, part = "beginning" } = props;
   const [open, setOpen] = useState(false);
   const kind = useMemo(() => format ?? formatOf(text), [text, format]);
   const start = useMemo(() => beginning(text, limit, lines), [text, limit, lines]);
   const cut = start.length < text.length || length > text.length;
+  const end = useMemo(() => (cut && part === "end" ? ending(text, limit, lines) : ""), [text, cut, part, limit, lines]);
   if (open)
     return <WholeTextView text={text} length={length} whole={whole} kind={kind} onClose={() => setOpen(false)} />;
   const folded = kind === "json" || kind === "table"; // they cannot be cut, and fold or scroll by themselves
-  const shown = length > text.length || !folded ? start : text;
+  const shown = length > text.length || !folded ? end || start : text;
+  const more = cut && !(folded && length <= text.length) && (
+    <button type="button" class="more-button" onClick={() => setOpen(true)}>
+      Show all {formatNumber(length)} characters
+    </button>
+  );
   return (
     <div class="text-view">
+      {part === "end" && more}
       <Formatted text={shown} kind={length > text.length && folded ? "plain" : kind} />
-      {cut && !(folded && length <= text.length) && (
-        <button type="button" class="more-button" onClick={() => setOpen(true)}>
-          Show all {formatNumber(length)} characters
-        </button>
-      )}
+      {part === "beginning" && more}
     </div>
   );
 }

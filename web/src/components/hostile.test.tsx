@@ -2,11 +2,14 @@ import { cleanup, fireEvent, render, screen } from "@testing-library/preact";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { highlight } from "../highlight";
 import { settings } from "../source";
-import { isBareCode } from "../text";
+import { ending, isBareCode } from "../text";
 import { CodeView } from "./CodeView";
 import { JsonView, jsonText } from "./JsonView";
 import { linkTarget, Markdown } from "./Markdown";
 import { TextView } from "./TextView";
+
+// KaTeX draws nothing in quirks mode, and happy-dom does not say that it is in standards mode.
+vi.hoisted(() => Object.defineProperty(document, "compatMode", { value: "CSS1Compat" }));
 
 afterEach(() => {
   cleanup();
@@ -14,11 +17,10 @@ afterEach(() => {
 });
 
 /** Render and return the container; fail if anything in it could run, load or send something. */
-function rendered(element: preact.VNode): HTMLElement {
+function rendered(element: preact.VNode, allowed = "#none"): HTMLElement {
   const { container } = render(element);
-  expect(container.querySelectorAll("script, iframe, img, object, embed, form, style, svg, video, audio")).toHaveLength(
-    0,
-  );
+  const found = container.querySelectorAll("script, iframe, img, object, embed, form, style, svg, video, audio");
+  expect([...found].filter((one) => !one.matches(allowed))).toHaveLength(0);
   for (const one of container.querySelectorAll("*")) {
     for (const { name, value } of one.attributes) {
       expect(name.startsWith("on"), `${one.tagName} ${name}`).toBe(false);
@@ -27,6 +29,11 @@ function rendered(element: preact.VNode): HTMLElement {
     }
   }
   return container as HTMLElement;
+}
+
+/** The sources of the formulas that were drawn. */
+function sources(container: HTMLElement): (string | null)[] {
+  return [...container.querySelectorAll("annotation")].map((one) => one.textContent);
 }
 
 describe("hostile text", () => {
@@ -113,6 +120,9 @@ describe("hostile text", () => {
     ["comments", "<!-- ".repeat(10_000)],
     ["dollars", "$a ".repeat(15_000)],
     ["formulas", "\\[".repeat(20_000)],
+    ["boxes", "\\boxed{".repeat(10_000)],
+    ["nested boxes", `\\boxed{${"{{a}}".repeat(10_000)}`],
+    ["spaced dollars", "$ a = ".repeat(10_000)],
     ["definitions", "[a]: <b ".repeat(7_000)],
     ["e-mail", `${"a".repeat(30_000)}@`],
     ["addresses", "http://a.".repeat(6_000)],
@@ -124,6 +134,41 @@ describe("hostile text", () => {
     const container = rendered(<Markdown text={text} />);
     expect(performance.now() - began).toBeLessThan(1000);
     expect(container.childElementCount).toBe(1);
+  });
+
+  it.each([
+    "\\href{javascript:alert(1)}{x}",
+    "\\url{https://evil.example}",
+    "\\includegraphics{https://evil.example/x.png}",
+    "\\htmlId{root}{x}",
+    "\\htmlClass{page}{x}",
+    "\\htmlStyle{position:fixed}{x}",
+    "\\htmlData{a=b}{x}",
+    "\\text{<img src=x onerror=alert(1)>}",
+    "\\def\\a{\\a\\a}\\a",
+    "\\edef\\a{xxxxxxxxxx}\\edef\\a{\\a\\a\\a\\a\\a\\a}\\edef\\a{\\a\\a\\a\\a\\a\\a}\\edef\\a{\\a\\a\\a\\a\\a\\a}\\edef\\a{\\a\\a\\a\\a}\\a",
+    "{".repeat(900) + "}".repeat(900),
+    "\\sqrt{".repeat(29) + "}".repeat(29),
+    "\\sqrt{".repeat(300) + "}".repeat(300),
+    "x^{".repeat(600) + "}".repeat(600),
+    "\\left(".repeat(300),
+  ])("draws nothing of the formula %s that runs, loads or takes long", (formula) => {
+    const began = performance.now();
+    const container = rendered(<Markdown text={`$$${formula}$$`} />, "svg, path, line");
+    expect(performance.now() - began).toBeLessThan(1500);
+    expect(container.querySelectorAll("a, [id], .page, [data-a]")).toHaveLength(0);
+    expect([...container.querySelectorAll("[style]")].filter((one) => /fixed/.test(one.outerHTML))).toHaveLength(0);
+  });
+
+  it("limits sizes in formulas, and draws many formulas as text", () => {
+    const container = rendered(<Markdown text={"$\\rule{9999em}{9999em}$"} />);
+    const styles = [...container.querySelectorAll("[style]")].map((one) => one.getAttribute("style"));
+    expect(styles.join()).toContain("20em");
+    expect(styles.join()).not.toContain("9999em");
+    cleanup();
+    const began = performance.now();
+    expect(rendered(<Markdown text={"$x$ ".repeat(10_000)} />).querySelector(".katex")).toBeNull();
+    expect(performance.now() - began).toBeLessThan(2000);
   });
 
   it.each(["javascript", "python", "bash", "xml", "json", "yaml", "sql", "cpp", "unknown"])(
@@ -171,6 +216,23 @@ describe("long text", () => {
     expect(container.querySelector("pre")?.textContent).toBe(text);
     fireEvent.click(screen.getByRole("button", { name: "Show less" }));
     expect(container.textContent?.length).toBeLessThan(5_000);
+  });
+
+  it("shows the end of a long answer below the button for all of it", () => {
+    const text = `${"A line.\n".repeat(50)}#### 42\n`;
+    const container = rendered(<TextView text={text} format="markdown" limit={1500} lines={4} part="end" />);
+    expect(container.querySelector(".text-view")?.firstElementChild?.textContent).toBe("Show all 408 characters");
+    expect(container.querySelector(".markdown")?.textContent).toBe("A line.A line.A line.#### 42");
+    fireEvent.click(screen.getByRole("button", { name: "Show all 408 characters" }));
+    expect(container.querySelectorAll("br").length).toBeGreaterThan(40);
+  });
+
+  it("cuts at lines, and within a line or a code block", () => {
+    expect(ending("a\nb\nc", 100, 2)).toBe("b\nc");
+    expect(ending("a\nb", 100, 5)).toBe("a\nb");
+    expect(ending("aaaa\nbbbb\ncccc", 7, 9)).toBe("cccc");
+    expect(ending("abcdef", 3, 9)).toBe("def");
+    expect(ending("```python\na = 1\nb = 2\n```", 100, 2)).toBe("```python\nb = 2\n```");
   });
 
   it("loads 10 MB when they are asked for and shows them in parts", async () => {
@@ -231,9 +293,72 @@ describe("formats", () => {
     expect(container.querySelector(".hljs-keyword")?.textContent).toBe("def");
   });
 
-  it("keeps formulas as they are", () => {
+  it("draws formulas and leaves prices as they are", () => {
     const container = rendered(<Markdown text={"Let $a_1 * b_2 * c_3$ be \\(x_1\\), for $5 and $6."} />);
-    expect(container.textContent).toBe("Let $a_1 * b_2 * c_3$ be \\(x_1\\), for $5 and $6.");
+    expect(sources(container)).toEqual(["a_1 * b_2 * c_3", "x_1"]);
+    expect(container.textContent).toContain(", for $5 and $6.");
     expect(container.querySelector("em")).toBeNull();
+  });
+
+  it("draws formulas with spaces within their dollars, and boxes without dollars", () => {
+    const text =
+      "So $ 31 \\times 6 = 186 $, $ 4 $ and $x_1 $: \\boxed{190}, \\boxed{\\frac{1}{2}}.\n\n" +
+      "It costs $5 and $6, or $ 7 and $ 8, or 5 $ and 6 $, $5 + $6 = $11.\n\n" +
+      "Write \\boxed{...} or \\boxed{your answer}.";
+    const container = rendered(<Markdown text={text} />);
+    const boxes = ["\\boxed{190}", "\\boxed{\\frac{1}{2}}"];
+    expect(sources(container)).toEqual(["31 \\times 6 = 186", "4", "x_1", ...boxes]);
+    expect(container.textContent).toContain("Write \\boxed{...} or \\boxed{your answer}.");
+    expect(container.textContent).toContain("It costs $5 and $6, or $ 7 and $ 8, or 5 $ and 6 $, $5 + $6 = $11.");
+  });
+
+  it("draws formulas of several lines, which Markdown would take for lists", () => {
+    const text =
+      "So\n\\[\nx\n+ 1\n- 2\n\\]\nand\n\\begin{align*}\na &= b\\\\\n&= c\n\\end{align*}\n\nend $$\\frac{1}{2}$$";
+    const container = rendered(<Markdown text={text} />);
+    expect(container.querySelectorAll(".formula.display .katex")).toHaveLength(3);
+    expect(container.querySelector("li")).toBeNull();
+    expect(sources(container)[2]).toBe("\\frac{1}{2}");
+  });
+
+  it("shows formulas that it cannot read as they were written", () => {
+    const container = rendered(<Markdown text={"$\\unheardof{1}$ and $\\frac{1$"} />);
+    expect(container.textContent).toBe("$\\unheardof{1}$ and $\\frac{1$");
+  });
+
+  it.each([
+    "611*8=$<<611*8=4888>>4888",
+    "First 3*4=12, then 5*6=30.",
+    "x_1*x_2 = 2*3, and (a+b)*(c+d)*e",
+    "2**3 + 4**5 and n*_k",
+    "5~10 to 20~30, snake_case_name",
+  ])("leaves the signs of %s as they are", (text) => {
+    const container = rendered(<Markdown text={text} />);
+    expect(container.textContent).toBe(text);
+    expect(container.querySelector("em, strong, del")).toBeNull();
+  });
+
+  it("draws emphasis beside spaces, punctuation and Chinese text", () => {
+    const container = rendered(<Markdown text={"**Total:** *five* (_six_), ~~seven~~. 答案是**四**个"} />);
+    expect([...container.querySelectorAll("em, strong, del")].map((one) => one.textContent)).toEqual([
+      "Total:",
+      "five",
+      "six",
+      "seven",
+      "四",
+    ]);
+  });
+
+  it("leaves the numbers of lists as they are", () => {
+    const container = rendered(<Markdown text={"2024.\n1. two\n3) three\n\n07. x"} />);
+    const numbers = [...container.querySelectorAll(".list-number")].map((one) => one.textContent);
+    expect(numbers).toEqual(["2024.", "1.", "3)", "07."]);
+    expect(container.querySelector("ol[start]")).toBeNull();
+  });
+
+  it("keeps the marks of headings, which scorers look for", () => {
+    expect(rendered(<Markdown text={"So\n\n#### 72"} />).querySelector("h6")?.textContent).toBe("#### 72");
+    cleanup();
+    expect(rendered(<Markdown text={"## A `b`"} />).querySelector("h5")?.textContent).toBe("## A b");
   });
 });

@@ -2,13 +2,15 @@ import { useMemo } from "preact/hooks";
 import type { RunComparison, RunList } from "../api";
 import { useComparison } from "../compare/comparison";
 import { chosenFlips, FlipTable } from "../compare/FlipTable";
-import { RunFigures } from "../compare/RunFigures";
+import { RunFigures, scorerWarning } from "../compare/RunFigures";
 import { Trajectories } from "../compare/Trajectories";
 import { Layout } from "../components/Layout";
 import { Message } from "../components/Message";
 import { counted, formatScore } from "../format";
 import { href, setParams, useRoute } from "../router";
+import { verdictOf } from "../rows";
 import { useData } from "../source";
+import { stateColour } from "../states";
 import "./ComparePage.css";
 
 /** Runs next to each other. `runs` of the address has their names; the first one is the baseline. */
@@ -38,6 +40,11 @@ export function ComparePage() {
           {task === null ? (
             <>
               <section class="panel" aria-label="Runs">
+                {scorerWarning(data.runs) !== "" && (
+                  <p class="compare-warning" role="alert">
+                    {scorerWarning(data.runs)}
+                  </p>
+                )}
                 <RunFigures comparison={data} runs={runs} />
               </section>
               <FlipTable comparison={data} runs={runs} />
@@ -75,7 +82,16 @@ function TaskComparison({ comparison, runs, task, params }: TaskComparisonProps)
         <span class="soft clipped compare-question" title={flip?.question}>
           {flip?.question}
         </span>
-        <span class="compare-scores">{flip ? flip.scores.map((score) => formatScore(score)).join(" → ") : ""}</span>
+        <span class="compare-scores">
+          {flip?.scores.map((score, index) => (
+            <>
+              {index > 0 && " → "}
+              <span class="verdict" style={{ "--colour": `var(${stateColour(verdictOf(score) ?? "")})` }}>
+                {formatScore(score)}
+              </span>
+            </>
+          ))}
+        </span>
         <button type="button" class="button" disabled={position <= 0} onClick={() => go(-1)}>
           Previous
         </button>

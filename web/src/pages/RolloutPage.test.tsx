@@ -1,9 +1,13 @@
 import { cleanup, fireEvent, render, screen, within } from "@testing-library/preact";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { ExecutionDetail, NewNote, TranscriptStep } from "../api";
+import { ResultPanel } from "../rollout/ResultPanel";
 import { settings } from "../source";
 import { step as sampleStep } from "../steps.test-data";
 import { RolloutPage } from "./RolloutPage";
+
+// KaTeX draws nothing in quirks mode, and happy-dom does not say that it is in standards mode.
+vi.hoisted(() => Object.defineProperty(document, "compatMode", { value: "CSS1Compat" }));
 
 function step(index: number, kind: string, turn: number, given: Partial<TranscriptStep> = {}): TranscriptStep {
   return sampleStep(index, kind, given.text ?? "", { turn, at: index, seconds: 1, raw: kind === "model", ...given });
@@ -74,6 +78,7 @@ const ROWS = {
   task: names,
   attempt: names.map(() => 1),
   question: empty,
+  reference: empty,
   number: [5, 7, 8, 9],
   status: ["completed", "failed", "completed", "failed"],
   score: zeros,
@@ -162,6 +167,45 @@ describe("the page of a rollout", () => {
         .map((title) => title.textContent),
     ).toEqual(["Reference", "Answer"]);
     expect(screen.getByRole("link", { name: "video.mp4" }).getAttribute("href")).toBe("api/runs/r/images/7/video.mp4");
+  });
+
+  it("says beside the verdict that an answer was cut, and draws the formulas of references", () => {
+    const given = { status: "completed", ending: "answer cut", reference: "\\frac{1}{3}\n1/3", error: "" };
+    const { container } = render(<ResultPanel detail={{ ...DETAIL, ...given }} />);
+    const titles = screen.getAllByRole("heading").map((title) => title.textContent);
+    expect(titles).toEqual(["Reference", "Answerwrong· answer cut"]);
+    expect(container.querySelector("annotation")?.textContent).toBe("\\frac{1}{3}");
+    expect(container.querySelector(".answer")?.textContent).toContain("1/3");
+  });
+
+  it.each(["25\\%", "\\{-2,2\\}", "x^2+2x+1", "\\$18.90", "10^{-3}", "\\frac{1}{2}"])(
+    "draws the reference %s",
+    (reference) => {
+      const { container } = render(<ResultPanel detail={{ ...DETAIL, reference }} />);
+      expect(container.querySelector(".answer annotation")?.textContent).toBe(reference);
+    },
+  );
+
+  it.each(["\\frac{1", "C:\\new", "a_1", "2^3", "read the \\% sign"])("leaves %s as it is", (reference) => {
+    const { container } = render(<ResultPanel detail={{ ...DETAIL, reference }} />);
+    expect(container.querySelector(".answer annotation")).toBeNull();
+  });
+
+  it("draws references as it draws answers, and leaves their signs as they are", () => {
+    const text = "2*3*4=$<<2*3*4=24>>24";
+    const { container, rerender } = render(<ResultPanel detail={{ ...DETAIL, reference: text, answer: text }} />);
+    const [reference, answer] = [...container.querySelectorAll(".answer")].map((card) => card.lastElementChild);
+    expect(reference?.textContent).toBe(text);
+    expect(reference?.outerHTML).toBe(answer?.outerHTML);
+    for (const plain of ["a*b*c or C:\\new", "Oslo\nBergen"]) {
+      rerender(<ResultPanel detail={{ ...DETAIL, reference: plain }} />);
+      expect(container.querySelector(".answer")?.textContent).toBe(`Reference${plain.replace("\n", "")}`);
+      expect(container.querySelector(".answer pre")).toBeNull();
+    }
+    rerender(<ResultPanel detail={{ ...DETAIL, reference: "def f(x):\n    return x * 2" }} />);
+    expect(container.querySelector(".answer pre")?.textContent).toBe("def f(x):\n    return x * 2");
+    rerender(<ResultPanel detail={{ ...DETAIL, reference: "So \\boxed{190}." }} />);
+    expect(container.querySelector(".answer annotation")?.textContent).toBe("\\boxed{190}");
   });
 
   it("links to executions and attempts", async () => {

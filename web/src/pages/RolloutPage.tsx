@@ -119,6 +119,7 @@ function Rollout({ detail, near }: { detail: ExecutionDetail; near: Neighbours }
     screenshot: (direction) => moveFrame(position + direction),
     task: (direction) => go(direction === 1 ? near.next : near.previous),
     failure: (direction) => go(direction === 1 ? near.nextFailure : near.previousFailure),
+    wrong: (direction) => go(direction === 1 ? near.nextWrong : near.previousWrong),
     help: () => setHelp((before) => !before),
   });
 
@@ -281,6 +282,7 @@ function Navigation({ near, run, params, onHelp }: NavigationProps) {
       {link(near.previous, "Previous rollout (p)", "‹")}
       <span class="soft number">{near.position > 0 ? `${near.position} of ${near.count}` : ""}</span>
       {link(near.next, "Next rollout (n)", "›")}
+      {link(near.nextWrong, "Next wrong answer (w)", "Next wrong ✗ ›")}
       {link(near.nextFailure, "Next failed rollout (f)", "⚠ ›")}
       <button type="button" class="icon-button" onClick={onHelp} aria-label="Keys (?)" title="Keys (?)">
         ?

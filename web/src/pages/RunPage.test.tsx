@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { FailureGroup, RolloutRows, RunDetail } from "../api";
 import { settings } from "../source";
 import { RunPage } from "./RunPage";
+import { ExportMenu } from "./run/ExportMenu";
 
 const HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
 
@@ -10,10 +11,11 @@ const failure: FailureGroup = {
   party: "agent",
   kind: "ValueError",
   message: `ValueError: … is not ${HOSTILE}`,
+  example_message: `ValueError: 7 is not ${HOSTILE}`,
   count: 1,
   final: 1,
   first: 1_700_000_000,
-  last: 1_700_000_000,
+  last: 1_700_000_000.4,
   example: {
     number: 2,
     task: "t2",
@@ -48,6 +50,10 @@ const detail: RunDetail = {
     changed: 1_700_000_010,
     problem: "",
     origin: "",
+    data: "gsm8k.jsonl",
+    metric: "llm_judge",
+    judge: "the judge",
+    verdicts: { right: 1, wrong: 1 },
   },
   attempts: 1,
   tasks: 3,
@@ -76,12 +82,13 @@ const rollouts: RolloutRows = {
   task: ["t1", "t2", "t3"],
   attempt: [1, 1, 1],
   question: ["one?", HOSTILE, "three?"],
+  reference: ["1", "2", "so\n#### 3"],
   number: [1, 2, 3],
   status: ["completed", "failed", "completed"],
   score: [1, null, 0],
   ending: ["answered", "", "answer cut"],
   kind: ["", "ValueError", ""],
-  error: ["", `ValueError: 7 is not ${HOSTILE}`, ""],
+  error: ["", `ValueError: 7 is not ${HOSTILE}\nTraceback (most recent call last):`, ""],
   answer: ["1", "", HOSTILE],
   turns: [1, 2, 3],
   tool_calls: [0, 0, 0],
@@ -123,8 +130,71 @@ describe("RunPage", () => {
     expect(screen.getByText("0.500")).toBeTruthy();
     expect(screen.getByText("0.250 to 0.750")).toBeTruthy();
     expect(screen.getByText("95 % interval · 3 measured")).toBeTruthy();
-    expect(screen.getByText("2 completed")).toBeTruthy();
+    expect(screen.getByText("1 right")).toBeTruthy();
+    expect(screen.getByText("1 wrong").getAttribute("href")).toContain("status=wrong");
     expect(screen.queryByText("Pause")).toBeNull();
+  });
+
+  it("names data, scorer, judge, model and mode", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    const facts = [...document.querySelectorAll(".run-facts > div")].map((one) => one.textContent);
+    expect(facts).toEqual([
+      "Datagsm8k.jsonl",
+      "Scorerllm_judge",
+      "Judgethe judge",
+      `Model${HOSTILE}`,
+      "Modemath",
+      "Enginelocal",
+    ]);
+  });
+
+  it("shows wrong answers beside their references, and leads to the first one", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    expect(document.querySelector('[title="so\n#### 3"]')?.textContent).toBe("3");
+    expect(document.querySelector(".wrong-answer .tail")?.textContent).toBe(HOSTILE);
+    const states = [...document.querySelectorAll(".rollouts .state")].map((state) => state.textContent);
+    expect(states).toEqual(["right", "failed", "wrong"]);
+    const link = screen.getByText("First wrong answer ›").getAttribute("href");
+    expect(link).toBe("#/run/a%20run/rollout/t3/1");
+  });
+
+  it("gives the columns of texts the width that their contents need", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    const tracks = document.querySelector<HTMLElement>(".data-table")?.style.getPropertyValue("--tracks") ?? "";
+    expect([...tracks.matchAll(/(\d+)fr/g)].map(([, share]) => Number(share))).toEqual([4, 38, 3, 38]);
+  });
+
+  it("shows the whole command of each export", async () => {
+    settings.static = false;
+    settings.formats = ["jsonl"];
+    render(<ExportMenu run="a run" />);
+    const command = await screen.findByText(/^paragent export .* --format jsonl/);
+    expect(command.className).not.toContain("clipped");
+    settings.formats = [];
+  });
+
+  it("counts several statuses in the filter, which has no room for their names", async () => {
+    window.location.hash = "#/run/a%20run?status=failed,timed%20out,unscored";
+    render(<RunPage run="a run" />);
+    const menu = (await screen.findByRole("combobox", { name: "Status" })) as HTMLSelectElement;
+    expect(menu.selectedOptions[0]?.textContent).toBe("3 statuses");
+    expect(menu.title).toBe("failed, timed out, unscored");
+  });
+
+  it("names failures beside the state, and folds the timeline of a run without machines", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    expect(screen.getByText("complete").getAttribute("style")).toContain("--state-orange");
+    expect(screen.getByText("1 failed", { selector: ".run-failed" })).toBeTruthy();
+    const timeline = screen.getByRole("button", { name: "Timeline" });
+    expect(timeline.getAttribute("aria-expanded")).toBe("false");
+    expect(document.querySelector(".timeline-place")).toBeNull();
+    fireEvent.click(timeline);
+    await waitFor(() => expect(document.querySelector(".timeline-place")).toBeTruthy());
+    expect(window.location.hash).toContain("timeline=1");
   });
 
   it("shows what models and tools wrote as text", async () => {
@@ -137,11 +207,20 @@ describe("RunPage", () => {
     expect(document.querySelector("main img, main script")).toBeNull();
   });
 
+  it("shows the message of a failure without its traceback, and the time once", async () => {
+    render(<RunPage run="a run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    expect(document.querySelector(".row-error")?.textContent).toBe(`ValueError: 7 is not ${HOSTILE}`);
+    expect(document.querySelector(".failures td.soft")?.textContent).toMatch(/^[\d:]+$/);
+  });
+
   it("filters the table by a group of failures and leads to an example", async () => {
     render(<RunPage run="a run" />);
     await waitFor(() => expect(tasks().length).toBe(3));
-    fireEvent.click(screen.getByText(failure.message));
+    fireEvent.click(screen.getByText(failure.example_message, { selector: ".group-message" }));
     await waitFor(() => expect(tasks()).toEqual(["t2"]));
+    expect(document.querySelector(".chip")?.textContent).toContain(failure.example_message);
+    expect(document.body.textContent).not.toContain(failure.message);
     const example = screen.getByRole("link", { name: /^Example/ }).getAttribute("href") ?? "";
     expect(example.startsWith("#/run/a%20run/rollout/t2/1?execution=2&kind=ValueError")).toBe(true);
     fireEvent.click(screen.getByText("Clear filters"));

@@ -1,13 +1,15 @@
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { LiveRun, RunDetail } from "../api";
 import { Layout } from "../components/Layout";
 import { Message } from "../components/Message";
 import { StateLabel } from "../components/StateLabel";
 import { Timeline } from "../components/Timeline";
-import { readFilter } from "../filters";
-import { changedAddress, href, useRoute } from "../router";
-import { type Rollouts, useRollouts } from "../rows";
-import { LIVE_STATES } from "../runs";
+import { readFilter, tableParams } from "../filters";
+import { formatNumber } from "../format";
+import { changedAddress, href, setParams, useRoute } from "../router";
+import { type RolloutFilter, type Rollouts, type RolloutTable, useRollouts } from "../rows";
+import { failureCount, LIVE_STATES, outcomeCounts, stateWarning } from "../runs";
 import { useScrollPlace } from "../scrolling";
 import { parseSort } from "../sorting";
 import { settings, useData, useEvents } from "../source";
@@ -21,7 +23,7 @@ import { RunControls, useControl } from "./run/RunControls";
 import { RunHead } from "./run/RunHead";
 import "./RunPage.css";
 
-/** One run: figures, timeline, failures, distributions and the table of its rollouts. */
+/** One run: what was evaluated, figures, failures and the table of its rollouts; timeline and distributions fold. */
 export function RunPage({ run }: { run: string }) {
   const { params } = useRoute();
   const { data: detail, error, reload } = useData<RunDetail>(["runs", run]);
@@ -36,7 +38,7 @@ export function RunPage({ run }: { run: string }) {
   const rows = useMemo(() => table.sort(selected, parseSort(sort)), [table, selected, sort]);
   const charted = useAfterPaint(selected);
   const counts = useMemo(
-    () => (rollouts.complete ? table.statusCounts() : detailCounts(detail, live)),
+    () => (rollouts.complete ? table.outcomeCounts() : detailCounts(detail, live)),
     [table, version, rollouts.complete, detail],
   );
   const name = useMemo(() => executionNames(rollouts), [table]);
@@ -53,22 +55,31 @@ export function RunPage({ run }: { run: string }) {
     );
   }
   const canControl = live !== null && !settings.static;
+  const failed = failureCount(detail.row);
+  const wrong = rows.find((row) => table.isWrong(row));
+  const usesMachines = detail.machines !== null || Object.keys(live?.machine_states ?? {}).length > 0;
+  const hasTimeline = isOpen(params, "timeline", usesMachines || filter.time !== null || params.has("view"));
+  const hasCharts = isOpen(params, "charts", false);
   const isConfiguration = params.get("tab") === "configuration";
   return (
     <Layout crumbs={crumbs}>
       <div class="run-page">
         <div class="run-title">
           <h1>{run}</h1>
-          <StateLabel state={live?.state ?? detail.row.state} />
+          <StateLabel state={live?.state ?? detail.row.state} colour={live ? undefined : stateWarning(detail.row)} />
+          {!live && failed > 0 && <span class="run-failed">{formatNumber(failed)} failed</span>}
           {detail.row.origin && <span class="origin">{detail.row.origin}</span>}
           {live && !isConnected && <span class="connection">connection lost</span>}
-          <span class="soft clipped">
-            {[detail.row.mode, detail.row.model, detail.row.engine].filter(Boolean).join(" · ")}
-            {live?.note ? ` · ${live.note}` : ""}
-          </span>
+          {live?.note && <span class="soft clipped">{live.note}</span>}
           <span class="spacer" />
           {canControl && <RunControls live={live} control={control} />}
           <nav class="run-links" aria-label="Pages of the run">
+            <Fold name="timeline" isOpen={hasTimeline}>
+              Timeline
+            </Fold>
+            <Fold name="charts" isOpen={hasCharts}>
+              Distributions
+            </Fold>
             <a href={href(["run", run, "search"])}>Search</a>
             {!settings.static && <a href={href(["run", run, "engine"])}>Engine</a>}
           </nav>
@@ -76,14 +87,14 @@ export function RunPage({ run }: { run: string }) {
         </div>
         {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
         <RunHead detail={detail} live={live} counts={counts} filter={filter} />
-        <div class={`run-grid ${detail.failures.length === 0 && !live ? "without-failures" : ""}`}>
-          <div class="timeline-place">
-            <Timeline run={run} live={live !== null} name={name} />
-          </div>
-          <div class="side">
-            <FailureGroups run={run} detail={detail} filter={filter} />
-            <Distributions table={table} rows={charted} />
-          </div>
+        <div class={`run-grid${hasTimeline ? " with-timeline" : ""}`}>
+          {hasTimeline && (
+            <div class="timeline-place">
+              <Timeline run={run} live={live !== null} name={name} />
+            </div>
+          )}
+          {detail.failures.length > 0 && <FailureGroups run={run} detail={detail} filter={filter} />}
+          {hasCharts && <Distributions table={table} rows={charted} />}
           <section class="panel rollouts" aria-label="Rollouts" ref={list}>
             <header>
               <nav class="tabs" aria-label="Content">
@@ -96,7 +107,9 @@ export function RunPage({ run }: { run: string }) {
               </nav>
               {!isConfiguration && (
                 <RolloutFilters
+                  firstWrong={wrong === undefined ? undefined : rolloutAddress(run, table, wrong, params)}
                   filter={filter}
+                  message={chosenMessage(detail, filter)}
                   kinds={table.kinds()}
                   cut={detail.row.cut}
                   counts={counts}
@@ -125,6 +138,30 @@ export function RunPage({ run }: { run: string }) {
       </div>
     </Layout>
   );
+}
+
+/** A part of the page that is folded: the address says whether it is open, if it differs from the default. */
+function isOpen(params: URLSearchParams, name: string, byDefault: boolean): boolean {
+  const chosen = params.get(name);
+  return chosen === null ? byDefault : chosen === "1";
+}
+
+/** Opens and closes a part of the page. */
+function Fold(props: { name: string; isOpen: boolean; children: ComponentChildren }) {
+  return (
+    <button
+      type="button"
+      class="fold"
+      aria-expanded={props.isOpen}
+      onClick={() => setParams({ [props.name]: props.isOpen ? "0" : "1" })}
+    >
+      {props.children}
+    </button>
+  );
+}
+
+function rolloutAddress(run: string, table: RolloutTable, row: number, params: URLSearchParams): string {
+  return href(["run", run, "rollout", table.text("task", row), table.number("attempt", row)], tableParams(params));
 }
 
 /** The value, one frame later: the table answers first, then the charts. */
@@ -181,12 +218,19 @@ function useLive(run: string, detail: RunDetail | undefined, rollouts: Rollouts,
   return { live: live && LIVE_STATES.includes(live.state) ? live : null, isConnected };
 }
 
-/** Rollouts by status before all rows are loaded. */
+/** The message of an example of the chosen group of failures. */
+function chosenMessage({ failures }: RunDetail, { kind, message }: RolloutFilter): string {
+  const chosen = failures.find((group) => group.message === message && group.kind === kind);
+  return chosen?.example_message ?? message;
+}
+
+/** Rollouts by outcome before all rows are loaded. */
 function detailCounts(detail: RunDetail | undefined, live: LiveRun | null): Map<string, number> {
-  const counts = new Map(Object.entries(detail?.row.statuses ?? {}));
+  const counts = detail ? outcomeCounts(detail.row) : new Map<string, number>();
+  const ended = [...counts.values()].reduce((sum, count) => sum + count, 0);
   const running = live?.active ?? 0;
   counts.set("running", running);
-  return counts.set("pending", Math.max(0, (detail?.pending ?? 0) - running));
+  return counts.set("pending", Math.max(0, (detail?.row.total ?? 0) - ended - running));
 }
 
 /** Names of executions for the timeline. */

@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { RunList, RunRow } from "../api";
-import { type DataColumn, DataTable } from "../components/DataTable";
+import { type DataColumn, DataTable, shareByLength } from "../components/DataTable";
 import { IntervalBar } from "../components/IntervalBar";
 import { Layout } from "../components/Layout";
 import { Message } from "../components/Message";
@@ -18,7 +18,15 @@ import {
   UNKNOWN,
 } from "../format";
 import { href, navigate, setParams, useRoute } from "../router";
-import { scoreRange, selectRuns, statusParts } from "../runs";
+import {
+  failureCount,
+  isMostlyUnmeasured,
+  outcomeCounts,
+  outcomeParts,
+  scoreRange,
+  selectRuns,
+  stateWarning,
+} from "../runs";
 import { parseSort, sortText } from "../sorting";
 import { settings, useData, useEvents } from "../source";
 import "./RunsPage.css";
@@ -30,7 +38,7 @@ const POLL_SECONDS = 5;
 /** All runs of the folder. */
 export function RunsPage() {
   const { params } = useRoute();
-  const { runs, error } = useRuns();
+  const { runs, below, error } = useRuns();
   const words = params.get("q") ?? "";
   const sort = parseSort(params.get("sort"));
   const chosen = useMemo(
@@ -38,7 +46,7 @@ export function RunsPage() {
     [params.get("selected")],
   );
   const shown = useMemo(() => selectRuns(runs ?? [], words, sort), [runs, words, params.get("sort")]);
-  const columns = useMemo(() => runColumns(scoreRange(runs ?? [])), [runs]);
+  const columns = useMemo(() => runColumns(runs ?? []), [runs]);
   const choose = (name: string, isChosen: boolean) => {
     const names = isChosen ? [...chosen, name] : [...chosen].filter((one) => one !== name);
     setParams({ selected: names.join(",") });
@@ -54,7 +62,7 @@ export function RunsPage() {
           <header class="toolbar">
             <input
               type="search"
-              placeholder="Search name, mode, model, engine"
+              placeholder="Search name, data, model, scorer"
               aria-label="Search runs"
               value={words}
               onInput={(event) => setParams({ q: event.currentTarget.value })}
@@ -96,48 +104,59 @@ export function RunsPage() {
           />
         </section>
       )}
+      {below.length > 0 && <FoldersBelow names={below} />}
     </Layout>
   );
 }
 
 /** The runs; events of the server replace them while some are live. */
-function useRuns(): { runs: RunRow[] | undefined; error: string } {
+function useRuns(): { runs: RunRow[] | undefined; below: string[]; error: string } {
   const { data, error, reload } = useData<RunList>(["runs"]);
-  const [newest, setNewest] = useState<RunRow[]>();
+  const [newest, setNewest] = useState<RunList>();
   useEffect(() => setNewest(undefined), [data]);
   const isConnected = useEvents<RunList>(["events"], (name, list) => {
-    if (name === "runs") setNewest(list.runs);
+    if (name === "runs") setNewest(list);
   });
   useEffect(() => {
     if (settings.static || isConnected) return;
     const timer = setInterval(reload, POLL_SECONDS * 1000);
     return () => clearInterval(timer);
   }, [isConnected]);
-  return { runs: newest ?? data?.runs, error: newest || data ? "" : error };
+  const list = newest ?? data;
+  return { runs: list?.runs, below: list?.below ?? [], error: list ? "" : error };
 }
 
-function runColumns(range: [number, number]): DataColumn<RunRow>[] {
-  const all: DataColumn<RunRow>[] = [
-    { id: "state", title: "State", width: "92px", cell: (run) => <StateLabel state={run.state} /> },
+function runColumns(runs: RunRow[]): DataColumn<RunRow>[] {
+  const range = scoreRange(runs);
+  const share = (name: "name" | "data" | "mode" | "metric" | "model") =>
+    shareByLength(runs.map((run) => (name === "name" && run.origin ? `${run.name}  ${run.origin}` : run[name])));
+  const all: (DataColumn<RunRow> | null)[] = [
+    {
+      id: "state",
+      title: "State",
+      width: "92px",
+      cell: (run) => <StateLabel state={run.state} colour={stateWarning(run)} />,
+    },
     {
       id: "name",
       title: "Run",
-      width: "minmax(130px, 2fr)",
+      width: share("name"),
       link: true,
       cell: (run) => (
         <>
-          {run.name}
+          <Whole text={run.name} />
           {run.origin && <span class="origin">{run.origin}</span>}
         </>
       ),
     },
-    { id: "mode", title: "Mode", width: "minmax(52px, 0.5fr)", cell: (run) => run.mode },
-    { id: "model", title: "Model", width: "minmax(90px, 1fr)", cell: (run) => run.model },
-    { id: "engine", title: "Engine", width: "minmax(50px, 0.4fr)", cell: (run) => run.engine },
+    { id: "data", title: "Data", width: share("data"), cell: (run) => <Whole text={run.data} /> },
+    { id: "mode", title: "Mode", width: share("mode"), cell: (run) => <Whole text={run.mode} /> },
+    { id: "metric", title: "Scorer", width: share("metric"), cell: (run) => <Whole text={run.metric} /> },
+    { id: "model", title: "Model", width: share("model"), cell: (run) => <Whole text={run.model} /> },
     {
       id: "score",
       title: "Score",
-      width: "minmax(128px, 1fr)",
+      width: `${Math.max(104, ...runs.filter(isMostlyUnmeasured).map((run) => 7 * measuredOf(run).length))}px`,
       descendingFirst: true,
       hint: "Mean score of the measured results with its 95 % interval",
       cell: (run) =>
@@ -147,29 +166,43 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
           <span class="score">
             <span class="number">{formatScore(run.score)}</span>
             <IntervalBar mean={run.score} interval={run.interval} range={range} />
+            {isMostlyUnmeasured(run) && (
+              <span class="few-measured" title="The score is the mean of these rollouts only">
+                {measuredOf(run)}
+              </span>
+            )}
           </span>
         ),
     },
     {
       id: "progress",
       title: "Progress",
-      width: "minmax(176px, 1.2fr)",
+      width: "112px",
       descendingFirst: true,
-      hint: "Rollouts with a result, of all, by status; and replies that were cut",
-      cell: (run) => (run.problem ? <span class="problem">{run.problem}</span> : <RunProgress run={run} />),
+      hint: "Rollouts with a result, of all, by outcome; failures, and replies that were cut",
+      cell: (run) =>
+        run.problem ? (
+          <span class="problem" title={run.problem}>
+            {run.problem}
+          </span>
+        ) : (
+          <RunProgress run={run} />
+        ),
     },
-    {
-      id: "cost",
-      title: "Cost",
-      width: "66px",
-      numeric: true,
-      descendingFirst: true,
-      cell: (run) => formatCost(run.cost),
-    },
+    runs.some((run) => run.cost !== null)
+      ? {
+          id: "cost",
+          title: "Cost",
+          width: "66px",
+          numeric: true,
+          descendingFirst: true,
+          cell: (run) => formatCost(run.cost),
+        }
+      : null,
     {
       id: "tokens",
       title: "Tokens",
-      width: "58px",
+      width: "54px",
       numeric: true,
       descendingFirst: true,
       cell: (run) => formatCompact(run.tokens),
@@ -177,7 +210,7 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
     {
       id: "seconds",
       title: "Time",
-      width: "64px",
+      width: "54px",
       numeric: true,
       descendingFirst: true,
       cell: (run) => formatDuration(run.seconds),
@@ -185,28 +218,70 @@ function runColumns(range: [number, number]): DataColumn<RunRow>[] {
     {
       id: "started",
       title: "Started",
-      width: "104px",
+      width: "62px",
       numeric: true,
       descendingFirst: true,
-      cell: (run) => <span title={formatTime(run.started)}>{formatShortTime(run.started)}</span>,
+      cell: (run) => <Started epoch={run.started} />,
     },
   ];
-  return all.map((column) => ({ ...column, sortable: true }));
+  return all.filter((column) => column !== null).map((column) => ({ ...column, sortable: true }));
+}
+
+function measuredOf(run: RunRow): string {
+  return `${formatNumber(run.measured)} of ${formatNumber(run.total)} measured`;
+}
+
+/** Text that is cut to the width of its column; the whole text is its tooltip. */
+function Whole({ text }: { text: string }) {
+  return <span title={text}>{text}</span>;
+}
+
+/** The day, and the time below it. */
+function Started({ epoch }: { epoch: number | null }) {
+  const [day, time] = formatShortTime(epoch).split(", ");
+  return (
+    <span class="started" title={formatTime(epoch)}>
+      <span>{day}</span>
+      <span class="soft">{time}</span>
+    </span>
+  );
 }
 
 function RunProgress({ run }: { run: RunRow }) {
+  const failed = failureCount(run);
   return (
     <span class="progress">
-      <StackedBar parts={statusParts(run)} total={run.total} />
+      <StackedBar parts={outcomeParts(outcomeCounts(run))} total={run.total} />
       <span class="number">
         {formatNumber(run.done)}/{formatNumber(run.total)}
       </span>
-      {run.cut > 0 && (
-        <span class="cut" title="Replies that were cut at the limit of tokens or of the context">
-          {formatNumber(run.cut)} cut
-        </span>
-      )}
+      <span class="progress-notes">
+        {failed > 0 && <span class="run-failed">{formatNumber(failed)} failed</span>}
+        {run.cut > 0 && (
+          <span class="cut" title="Replies that were cut at the limit of tokens or of the context">
+            {formatNumber(run.cut)} cut
+          </span>
+        )}
+      </span>
     </span>
+  );
+}
+
+/** Most folders that are named. */
+const FOLDERS = 5;
+
+/** How to see the runs of the folders in this folder. */
+function FoldersBelow({ names }: { names: string[] }) {
+  return (
+    <p class="folders-below soft">
+      More runs in {counted(names.length, "folder")} below this one:
+      {names.slice(0, FOLDERS).map((name) => (
+        <code key={name}>
+          paragent view {settings.folder}/{name}
+        </code>
+      ))}
+      {names.length > FOLDERS && "…"}
+    </p>
   );
 }
 

@@ -44,6 +44,15 @@ test("hits are grouped by rollout, link to their step, and are text", async () =
   ]);
 });
 
+test("a completed rollout has its verdict", async () => {
+  const wrong = hit(1, 5, "model", "");
+  answer({
+    "api/runs/r/search?q=needle": results([{ ...wrong, execution: { ...wrong.execution, status: "completed" } }]),
+  });
+  render(<SearchPage run="r" />);
+  expect(await screen.findByText("wrong")).toBeTruthy();
+});
+
 test("hits can be filtered by kind", async () => {
   answer({ "api/runs/r/search?q=needle": results([hit(1, 5, "model", ""), hit(2, 1, "tool", "")]) });
   const { container } = render(<SearchPage run="r" />);

@@ -5,6 +5,7 @@ import { Message } from "../components/Message";
 import { StateLabel } from "../components/StateLabel";
 import { counted, formatNumber, formatScore } from "../format";
 import { href, setParams, useRoute } from "../router";
+import { outcomeOf } from "../rows";
 import { countKinds, groupHits, type HitGroup, isComplete, kindLabel } from "../search/results";
 import { MOST_SCANNED, scanExport } from "../search/scan";
 import { load, settings } from "../source";
@@ -219,7 +220,7 @@ function Group({ run, group }: { run: string; group: HitGroup }) {
       <div class="search-head">
         <a href={href(page, execution.number ? { execution: execution.number } : {})}>{execution.task}</a>
         <span class="soft">attempt {execution.attempt}</span>
-        {execution.status !== "" && <StateLabel state={execution.status} />}
+        {execution.status !== "" && <StateLabel state={outcomeOf(execution.status, execution.score)} />}
         {execution.score !== null && <span class="soft">score {formatScore(execution.score)}</span>}
         {!execution.final && <span class="soft">was retried</span>}
         <span class="soft search-count">{counted(hits.length, "hit")}</span>

@@ -16,7 +16,17 @@ const ROW: AgentServerRow = {
 const DEAD: AgentServerRow = { ...ROW, id: "h:6", address: "h:6", problem: "no agent server answers at h:6" };
 
 function agent(id: string, queued: number): ServedAgent {
-  return { id, name: "<i>Ann</i>", kind: "<b>Critic</b>", queued, running: 1, calls: 10, failed: 2, seconds: 3 };
+  return {
+    id,
+    name: "<i>Ann</i>",
+    kind: "<b>Critic</b>",
+    queued,
+    running: 1,
+    calls: 10,
+    failed: 2,
+    seconds: 3,
+    error: "",
+  };
 }
 
 let answers: Record<string, unknown>;
@@ -56,6 +66,14 @@ test("agents are listed, can be sorted, and their names and classes are text", a
   fireEvent.click(screen.getByRole("button", { name: "Queued" }));
   expect(window.location.hash).toContain("sort=-queued");
   await vi.waitFor(() => expect(first()).toContain("a-2"));
+});
+
+test("an agent that could not be constructed shows its error as text", async () => {
+  const failed = { ...agent("a-3", 0), error: "AccessDenied: <b>not here</b>" };
+  answers["api/servers/h%3A5"] = { row: ROW, agents: [agent("a-1", 2), failed] };
+  const { container } = render(<ServersPage id="h:5" />);
+  expect(await screen.findByText("AccessDenied: <b>not here</b>")).toBeTruthy();
+  expect(container.querySelector("b")).toBeNull();
 });
 
 test("a dead server shows its problem only", async () => {

@@ -129,7 +129,7 @@ function ServerContent({ detail: { row, agents } }: { detail: AgentServerDetail 
         )}
         <DataTable
           label="Agents"
-          columns={AGENT_COLUMNS}
+          columns={agents.some((agent) => agent.error) ? [...AGENT_COLUMNS, ERROR_COLUMN] : AGENT_COLUMNS}
           rows={rows}
           rowKey={(agent) => agent.id}
           sort={sort}
@@ -170,6 +170,18 @@ const AGENT_COLUMNS: DataColumn<ServedAgent>[] = [
   numeric("failed", "Failed", "Calls that ended with an error", (agent) => <Count value={agent.failed} bad />),
   numeric("seconds", "Work", "Time of all calls that have ended", (agent) => formatDuration(agent.seconds)),
 ];
+
+const ERROR_COLUMN: DataColumn<ServedAgent> = {
+  id: "error",
+  title: "Error",
+  width: "minmax(200px, 2fr)",
+  hint: "Why the agent could not be constructed",
+  cell: (agent) => (
+    <span class="resource-problem" title={cleanText(agent.error)}>
+      {cleanText(agent.error)}
+    </span>
+  ),
+};
 
 function numeric(
   id: string,

@@ -68,7 +68,7 @@ const OutlineRow = memo(function OutlineRow({ turn, current, share, noted, onSel
           {noted && <StepIcon kind="note" label="has a note" />}
         </span>
         <span class="outline-time">{seconds === null ? "" : formatDuration(seconds)}</span>
-        <span class="outline-bar" style={{ width: `${Math.round(share * 100)}%` }} />
+        {share > 0 && <span class="outline-bar" style={{ width: `${Math.round(share * 100)}%` }} />}
       </button>
     </li>
   );

@@ -1,13 +1,19 @@
 import type { ExecutionDetail } from "../api";
 import { CodeView } from "../components/CodeView";
+import { Formula, isFormula } from "../components/Formula";
 import { TextView } from "../components/TextView";
+import { formatScore } from "../format";
+import { CUT_ENDINGS, verdictOf } from "../rows";
 import { stateColour } from "../states";
 import { cleanText, isBareCode } from "../text";
 
-/** The error of the rollout, and its answer beside the reference. */
+/** The error of the rollout, its answer beside the reference, and what the scorer wrote. */
 export function ResultPanel({ detail }: { detail: ExecutionDetail }) {
   const isAsked = detail.steps.some((step) => step.kind === "user");
+  const notes = detail.steps.filter((step) => step.kind === "score" && step.text !== "");
+  const verdict = (detail.status === "completed" && verdictOf(detail.score)) || undefined;
   const answered = detail.answer !== null && detail.answer !== "";
+  const cut = CUT_ENDINGS.includes(detail.ending);
   return (
     <>
       {detail.error && <ErrorPanel detail={detail} />}
@@ -24,22 +30,58 @@ export function ResultPanel({ detail }: { detail: ExecutionDetail }) {
           {detail.reference && (
             <div class="answer">
               <h2>Reference</h2>
-              <TextView text={detail.reference} format="plain" limit={1500} lines={16} />
+              <AnswerText text={detail.reference} />
             </div>
           )}
-          <div class="answer">
-            <h2>Answer</h2>
-            {answered ? (
-              <TextView text={detail.answer ?? ""} format="markdown" limit={1500} lines={16} />
-            ) : (
-              <span class="soft">none</span>
-            )}
+          <div
+            class={`answer${verdict ? " judged" : ""}`}
+            style={verdict ? { "--colour": `var(${stateColour(verdict)})` } : undefined}
+          >
+            <h2>
+              Answer
+              {verdict && <span class="verdict">{verdict}</span>}
+              {cut && <CutMark ending={detail.ending} follows={verdict !== undefined} />}
+            </h2>
+            {answered ? <AnswerText text={detail.answer ?? ""} /> : <span class="soft">none</span>}
           </div>
         </section>
       )}
+      {notes.map((step) => (
+        <section class="answers score-note" aria-label="Note of the scorer" key={step.index}>
+          <div class="answer">
+            <h2>
+              {cleanText(step.name) || "Score"} {formatScore(detail.scores[step.name] ?? detail.score)}
+            </h2>
+            <TextView text={step.text} limit={600} lines={6} />
+          </div>
+        </section>
+      ))}
     </>
   );
 }
+
+/** Says that the last reply was cut, after the verdict or alone. */
+function CutMark({ ending, follows }: { ending: string; follows: boolean }) {
+  return (
+    <span class="cut cut-mark" title="The last reply was cut at the limit of tokens or of the context">
+      {follows && "· "}
+      {ending}
+    </span>
+  );
+}
+
+/** An answer, or the reference answers of a task, one on each line. The end of a long one has the result. */
+export function AnswerText({ text }: { text: string }) {
+  const lines = text.split("\n");
+  if (lines.length <= MOST_REFERENCES && lines.some(isFormula)) {
+    return lines.map((line, index) => (
+      <div key={index}>{isFormula(line) ? <Formula source={line} /> : cleanText(line)}</div>
+    ));
+  }
+  return <TextView text={text} format={isBareCode(text) ? "plain" : "markdown"} limit={1500} lines={16} part="end" />;
+}
+
+const MOST_REFERENCES = 20;
 
 function ErrorPanel({ detail }: { detail: ExecutionDetail }) {
   const { message, traceback } = splitError(detail.error);

@@ -3,7 +3,7 @@ import type { ExecutionDetail, ExecutionRef, TokenSequence } from "../api";
 import { StateLabel } from "../components/StateLabel";
 import { counted, formatCompact, formatDuration, formatNumber, formatScore, formatTime, UNKNOWN } from "../format";
 import { href, type Params } from "../router";
-import { SOLVED } from "../rows";
+import { CUT_ENDINGS, outcomeOf, verdictOf } from "../rows";
 import { address } from "../source";
 import { stateColour } from "../states";
 import { cleanText, oneLine } from "../text";
@@ -28,13 +28,17 @@ export function RolloutHead({
       <h1 class="clipped" title={cleanText(detail.task)}>
         {oneLine(detail.task, 120)}
       </h1>
-      <StateLabel state={detail.status} />
+      <StateLabel state={outcomeOf(detail.status, detail.score)} />
       {detail.score !== null && (
         <span class="head-score">
           <span class="soft">score</span> {formatScore(detail.score)}
         </span>
       )}
-      {detail.ending && <span class="soft clipped">{oneLine(detail.ending, 60)}</span>}
+      {detail.ending && (
+        <span class={`clipped ${CUT_ENDINGS.includes(detail.ending) ? "cut" : "soft"}`}>
+          {oneLine(detail.ending, 60)}
+        </span>
+      )}
       {!detail.final && <span class="soft">retried</span>}
       <span class="spring" />
       {detail.executions.length > 1 && (
@@ -63,7 +67,7 @@ export function RolloutHead({
 /** A sign for the score of an attempt; the word of its status is in its label. */
 function solvedMark(score: number | null): string {
   if (score === null) return "";
-  return score >= SOLVED ? " ✓" : " ✗";
+  return verdictOf(score) === "right" ? " ✓" : " ✗";
 }
 
 interface RefListProps {

@@ -4,6 +4,7 @@ export interface KeyActions {
   turn: (direction: 1 | -1) => void;
   task: (direction: 1 | -1) => void;
   failure: (direction: 1 | -1) => void;
+  wrong: (direction: 1 | -1) => void;
   error: (direction: 1 | -1) => void;
   screenshot: (direction: 1 | -1) => void;
   help: () => void;
@@ -15,6 +16,7 @@ export const KEYS: [string, string][] = [
   ["e E", "next, previous error in this rollout"],
   ["→ ←", "next, previous screenshot"],
   ["n p", "next, previous rollout of the list"],
+  ["w W", "next, previous wrong answer of the list"],
   ["f F", "next, previous failed rollout of the list"],
   ["?", "show or hide these keys"],
 ];
@@ -68,6 +70,12 @@ export function performKey(key: string, actions: KeyActions): boolean {
       return true;
     case "F":
       actions.failure(-1);
+      return true;
+    case "w":
+      actions.wrong(1);
+      return true;
+    case "W":
+      actions.wrong(-1);
       return true;
     case "e":
       actions.error(1);

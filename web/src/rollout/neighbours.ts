@@ -16,6 +16,8 @@ export interface Neighbours {
   previous: RolloutName | undefined;
   nextFailure: RolloutName | undefined;
   previousFailure: RolloutName | undefined;
+  nextWrong: RolloutName | undefined;
+  previousWrong: RolloutName | undefined;
 }
 
 /** Find the neighbours that have a result. If the filter hides the rollout itself, the search begins at the list's start. */
@@ -24,11 +26,13 @@ export function neighboursOf(table: RolloutTable, params: URLSearchParams, task:
   const own = table.find(task, attempt);
   const place = own === undefined ? -1 : rows.indexOf(own);
   const failures = new Set(FAILURES);
-  const search = (direction: 1 | -1, failed: boolean): RolloutName | undefined => {
+  const isFailure = (row: number) => failures.has(table.statusOf(row));
+  const isWrong = (row: number) => table.isWrong(row);
+  const search = (direction: 1 | -1, matches: (row: number) => boolean = () => true): RolloutName | undefined => {
     for (let index = place + direction; index >= 0 && index < rows.length; index += direction) {
       const row = rows[index] as number;
       const hasResult = !Number.isNaN(table.number("number", row));
-      if (hasResult && (!failed || failures.has(table.statusOf(row)))) {
+      if (hasResult && matches(row)) {
         return { task: table.text("task", row), attempt: table.number("attempt", row) };
       }
     }
@@ -37,9 +41,11 @@ export function neighboursOf(table: RolloutTable, params: URLSearchParams, task:
   return {
     position: place + 1,
     count: rows.length,
-    next: search(1, false),
-    previous: search(-1, false),
-    nextFailure: search(1, true),
-    previousFailure: search(-1, true),
+    next: search(1),
+    previous: search(-1),
+    nextFailure: search(1, isFailure),
+    previousFailure: search(-1, isFailure),
+    nextWrong: search(1, isWrong),
+    previousWrong: search(-1, isWrong),
   };
 }

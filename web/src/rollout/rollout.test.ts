@@ -266,6 +266,7 @@ describe("neighbours", () => {
     task: names,
     attempt: names.map(() => 1),
     question: empty,
+    reference: empty,
     number: [1, 2, null, 4, 5],
     status: statuses,
     score: [1, null, null, null, 0],
@@ -294,7 +295,8 @@ describe("neighbours", () => {
       nextFailure: { task: "b" },
       previousFailure: undefined,
     });
-    expect(near("", "e")).toMatchObject({ next: undefined, previousFailure: { task: "d" } });
+    expect(near("", "a")).toMatchObject({ nextWrong: { task: "e" }, previousWrong: undefined });
+    expect(near("", "e")).toMatchObject({ next: undefined, nextWrong: undefined, previousFailure: { task: "d" } });
   });
 
   it("keep the filter and the order of the run's page", () => {

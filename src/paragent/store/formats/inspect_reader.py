@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._installation import install_command
 from paragent._internal.registry import import_object
 from paragent.store.formats.conversations import dictionaries, text_of
 from paragent.store.formats.images import image_type, read_data_url
@@ -115,8 +116,8 @@ def _decompressed(path: Path, member: zipfile.ZipInfo) -> bytes:
         failure: type[Exception] = import_object("zstandard:ZstdError")
     except ModuleNotFoundError as error:
         raise BadImport(
-            "inspect has compressed the log with Zstandard, which needs the package zstandard: pip install "
-            "'paragent[inspect]'. Or convert the log: inspect log convert --to json --output-dir DIR LOG"
+            "inspect has compressed the log with Zstandard, which needs the package zstandard: "
+            f"{install_command(['inspect'])}. Or convert the log: inspect log convert --to json --output-dir DIR LOG"
         ) from error
     with path.open("rb") as file:
         file.seek(member.header_offset)

@@ -28,7 +28,7 @@ export function ExportMenu({ run }: { run: string }) {
             <li key={format}>
               <strong>{format}</strong> <span class="soft">{READERS[format] ?? ""}</span>
               <CopyButton text={exportCommand(run, format)} label="Copy command" />
-              <code class="clipped">{exportCommand(run, format)}</code>
+              <code>{exportCommand(run, format)}</code>
             </li>
           ))}
         </ul>

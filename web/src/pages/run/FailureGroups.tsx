@@ -1,5 +1,4 @@
 import type { FailureGroup, RunDetail } from "../../api";
-import { Message } from "../../components/Message";
 import { FAILURES } from "../../filters";
 import { counted, formatClock, formatNumber, formatTime } from "../../format";
 import { changedAddress, href } from "../../router";
@@ -20,46 +19,38 @@ export function FailureGroups({ run, detail, filter }: FailureGroupsProps) {
     <section class="panel failures" aria-labelledby="failures-title">
       <header>
         <h2 id="failures-title">Failures</h2>
-        {total > 0 && (
-          <>
-            <span class="soft">
-              {formatNumber(total)} in {counted(failures.length, "group")}
-              {total > final ? `, ${formatNumber(total - final)} retried` : ""}
-            </span>
-            <a class="all-failures" href={changedAddress({ status: FAILURES.join(","), kind: null, error: null })}>
-              Show all
-            </a>
-          </>
-        )}
+        <span class="soft">
+          {formatNumber(total)} in {counted(failures.length, "group")}
+          {total > final ? `, ${formatNumber(total - final)} retried` : ""}
+        </span>
+        <a class="all-failures" href={changedAddress({ status: FAILURES.join(","), kind: null, error: null })}>
+          Show all
+        </a>
       </header>
-      {failures.length === 0 ? (
-        <Message>Nothing has failed.</Message>
-      ) : (
-        <div class="failures-scroller">
-          <table>
-            <thead>
-              <tr>
-                <th scope="col" class="number">
-                  Count
-                </th>
-                <th scope="col">Caused by</th>
-                <th scope="col">Message</th>
-                <th scope="col" class="number">
-                  First, last
-                </th>
-                <th scope="col">
-                  <span class="visually-hidden">Example</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {failures.map((group) => (
-                <Group key={`${group.kind}\n${group.message}`} run={run} group={group} filter={filter} />
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <div class="failures-scroller">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col" class="number">
+                Count
+              </th>
+              <th scope="col">Caused by</th>
+              <th scope="col">Message</th>
+              <th scope="col" class="number">
+                First, last
+              </th>
+              <th scope="col">
+                <span class="visually-hidden">Example</span>
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {failures.map((group) => (
+              <Group key={`${group.kind}\n${group.message}`} run={run} group={group} filter={filter} />
+            ))}
+          </tbody>
+        </table>
+      </div>
     </section>
   );
 }
@@ -78,14 +69,17 @@ function Group({ run, group, filter }: { run: string; group: FailureGroup; filte
       </td>
       <td title={group.kind}>{group.party}</td>
       <td>
-        <a class="group-message" href={address} aria-current={isChosen ? "true" : undefined} title={group.message}>
-          {group.message || group.kind}
+        <a
+          class="group-message"
+          href={address}
+          aria-current={isChosen ? "true" : undefined}
+          title={group.example_message}
+        >
+          {group.example_message || group.kind}
         </a>
       </td>
       <td class="number soft" title={`${formatTime(group.first)}\n${formatTime(group.last)}`}>
-        {formatClock(group.first)}
-        <br />
-        {formatClock(group.last)}
+        {[...new Set([group.first, group.last].map(formatClock))].join(" – ")}
       </td>
       <td>
         <a

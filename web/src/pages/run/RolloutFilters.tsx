@@ -1,11 +1,15 @@
 import type { ComponentChildren } from "preact";
-import { isFiltered, NO_FILTER, STATUSES } from "../../filters";
+import { isFiltered, NO_FILTER, OUTCOMES } from "../../filters";
 import { counted, formatClock, formatNumber } from "../../format";
 import { type Params, setParams } from "../../router";
 import type { RolloutFilter } from "../../rows";
 
 interface RolloutFiltersProps {
+  /** The address of the first wrong answer of the list. */
+  firstWrong: string | undefined;
   filter: RolloutFilter;
+  /** The message of the chosen group of failures. */
+  message: string;
   kinds: string[];
   /** How many replies were cut. */
   cut: number;
@@ -16,7 +20,17 @@ interface RolloutFiltersProps {
 }
 
 /** The bar above the table of rollouts: search, filters, and what is filtered. */
-export function RolloutFilters({ filter, kinds, cut, counts, shown, total, isLoading }: RolloutFiltersProps) {
+export function RolloutFilters({
+  firstWrong,
+  filter,
+  message,
+  kinds,
+  cut,
+  counts,
+  shown,
+  total,
+  isLoading,
+}: RolloutFiltersProps) {
   const score = filter.score;
   const range = typeof score === "object" ? score : null;
   const setRange = (low: number, high: number) => setParams({ score: `${low}..${high}` });
@@ -31,12 +45,15 @@ export function RolloutFilters({ filter, kinds, cut, counts, shown, total, isLoa
       />
       <select
         aria-label="Status"
+        title={filter.statuses.join(", ")}
         value={filter.statuses.join(",")}
         onChange={(event) => setParams({ status: event.currentTarget.value })}
       >
         <option value="">Any status</option>
-        {filter.statuses.length > 1 && <option value={filter.statuses.join(",")}>{filter.statuses.join(", ")}</option>}
-        {STATUSES.filter((status) => (counts.get(status) ?? 0) > 0 || filter.statuses.includes(status)).map(
+        {filter.statuses.length > 1 && (
+          <option value={filter.statuses.join(",")}>{formatNumber(filter.statuses.length)} statuses</option>
+        )}
+        {OUTCOMES.filter((status) => (counts.get(status) ?? 0) > 0 || filter.statuses.includes(status)).map(
           (status) => (
             <option key={status} value={status}>
               {status} ({formatNumber(counts.get(status) ?? 0)})
@@ -89,7 +106,9 @@ export function RolloutFilters({ filter, kinds, cut, counts, shown, total, isLoa
       )}
       {filter.message && (
         <Chip remove={{ error: null }}>
-          <span class="clipped">{filter.message}</span>
+          <span class="clipped" title={message}>
+            {message}
+          </span>
         </Chip>
       )}
       {filter.time && (
@@ -101,6 +120,11 @@ export function RolloutFilters({ filter, kinds, cut, counts, shown, total, isLoa
         <button type="button" class="link-button" onClick={() => setParams(NO_FILTER)}>
           Clear filters
         </button>
+      )}
+      {firstWrong && (
+        <a class="first-wrong" href={firstWrong} title="Open it; w there goes to the next one">
+          First wrong answer ›
+        </a>
       )}
       <span class="filtered-count" role="status">
         {isFiltered(filter) ? `${formatNumber(shown)} of ${counted(total, "rollout")}` : counted(total, "rollout")}

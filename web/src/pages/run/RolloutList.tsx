@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { type DataColumn, DataTable, TOP_BAR } from "../../components/DataTable";
+import { type DataColumn, DataTable, shareByLength, shareOfIds, TOP_BAR } from "../../components/DataTable";
 import { Message } from "../../components/Message";
 import { StateLabel } from "../../components/StateLabel";
 import { tableParams } from "../../filters";
@@ -13,8 +13,10 @@ import {
   UNKNOWN,
 } from "../../format";
 import { href, parseRoute, setParams } from "../../router";
-import { type RolloutTable, SOLVED } from "../../rows";
+import { type RolloutTable, verdictOf } from "../../rows";
 import { parseSort, sortText } from "../../sorting";
+import { stateColour } from "../../states";
+import { beginning, finalPart } from "../../text";
 import type { Control } from "./RunControls";
 
 /** The height of the bar above the table. */
@@ -38,9 +40,10 @@ export function RolloutList({ run, table, rows, version, sort, attempts, control
   const isWide = useIsWide();
   // The page of a rollout goes to the next one of this list.
   const kept = tableParams(parseRoute(window.location.hash).params);
+  const shares = useMemo(() => textShares(table, attempts), [table, version, attempts]);
   const columns = useMemo(
-    () => rolloutColumns(table, attempts, isWide, control),
-    [table, attempts, isWide, control === null, control?.isBusy],
+    () => rolloutColumns(table, attempts, isWide, control, shares),
+    [table, attempts, isWide, control === null, control?.isBusy, JSON.stringify(shares)],
   );
   return (
     <DataTable
@@ -61,12 +64,59 @@ export function RolloutList({ run, table, rows, version, sort, attempts, control
   );
 }
 
+interface TextShares {
+  status: string;
+  task: string;
+  question: string;
+  /** Null: no task has a reference. */
+  reference: string | null;
+  ending: string;
+}
+
+/** The widths of the columns of text. */
+function textShares(table: RolloutTable, attempts: number): TextShares {
+  // Most tables have a long text in one of the first rows: the others are not looked at.
+  function* each(text: (row: number) => string) {
+    for (let row = 0; row < table.count; row++) yield text(row);
+  }
+  const task = (row: number) => `${table.text("task", row)}${attempts > 1 ? ` #${attempts}` : ""}`;
+  const ending = (row: number) => table.text("error", row) || finalPart(table.text("answer", row));
+  const reference = (row: number) => referenceOf(table, row);
+  return {
+    status: `${Math.max(72, 20 + 8 * longestOf(table.outcomeCounts()))}px`,
+    task: shareOfIds(each(task), LONG_ID, 70),
+    question: shareByLength(
+      each((row) => table.text("question", row)),
+      LONG_TEXT,
+      120,
+    ),
+    reference: table.hasReferences() ? shareByLength(each(reference), LONG_ID, 76) : null,
+    ending: shareByLength(each(ending), LONG_TEXT, 130),
+  };
+}
+
+/** The characters of the longest word that has a count. */
+function longestOf(counts: Map<string, number>): number {
+  return Math.max(0, ...[...counts].map(([word, count]) => (count > 0 ? word.length : 0)));
+}
+
+/** The reference, or the final value at its end. */
+function referenceOf(table: RolloutTable, row: number): string {
+  return finalPart(table.text("reference", row)).replace(/^####\s*/, "");
+}
+
+/** Most characters of ids and references, and of questions and answers, for which their column is made wider. */
+const LONG_ID = 24;
+const LONG_TEXT = 36;
+
 function rolloutColumns(
   table: RolloutTable,
   attempts: number,
   isWide: boolean,
   control: Control | null,
+  shares: TextShares,
 ): DataColumn<number>[] {
+  const hasReferences = shares.reference !== null;
   const figure = (id: "turns" | "tool_calls" | "executions", title: string, width: string, hint?: string) => ({
     id,
     title,
@@ -78,11 +128,11 @@ function rolloutColumns(
   });
   const hasResult = (row: number) => !Number.isNaN(table.number("number", row));
   const all: (DataColumn<number> | null)[] = [
-    { id: "status", title: "Status", width: "118px", cell: (row) => <StateLabel state={table.statusOf(row)} /> },
+    { id: "status", title: "Status", width: shares.status, cell: (row) => <StateLabel state={table.outcomeOf(row)} /> },
     {
       id: "task",
       title: "Task",
-      width: "minmax(110px, 1fr)",
+      width: shares.task,
       link: true,
       cell: (row) => (
         <span title={table.text("task", row)}>
@@ -94,7 +144,7 @@ function rolloutColumns(
     {
       id: "score",
       title: "Score",
-      width: "48px",
+      width: "56px",
       numeric: true,
       descendingFirst: true,
       cell: (row) => <ScoreCell score={table.number("score", row)} />,
@@ -102,16 +152,24 @@ function rolloutColumns(
     {
       id: "question",
       title: "Question",
-      width: "minmax(120px, 2fr)",
+      width: shares.question,
       cell: (row) => <Clipped text={table.text("question", row)} />,
     },
+    shares.reference !== null
+      ? {
+          id: "reference",
+          title: "Reference",
+          width: shares.reference,
+          cell: (row) => <Clipped text={table.text("reference", row)} shown={referenceOf(table, row)} />,
+        }
+      : null,
     {
       id: "answer",
       title: "Answer or error",
-      width: "minmax(140px, 2fr)",
+      width: shares.ending,
       cell: (row) => <Ending table={table} row={row} />,
     },
-    figure("turns", "Turns", "46px"),
+    isWide || !hasReferences ? figure("turns", "Turns", "46px") : null,
     isWide ? figure("tool_calls", "Tools", "46px", "Tool calls") : null,
     {
       id: "tokens",
@@ -146,7 +204,7 @@ function rolloutColumns(
       ? {
           id: "machine",
           title: "Machine or worker",
-          width: "minmax(90px, 0.7fr)",
+          width: "minmax(90px, 12fr)",
           sortable: false,
           cell: (row) => <span class="soft">{table.text("machine", row) || table.text("worker", row)}</span>,
         }
@@ -180,17 +238,30 @@ function known(value: number, format: (value: number) => string, isKnown: boolea
 }
 
 /** Text that is cut to the width of its column; the whole text is its tooltip. */
-function Clipped({ text, class: name = "" }: { text: string; class?: string }) {
+function Clipped({ text, shown = text, class: name = "" }: { text: string; shown?: string; class?: string }) {
   return (
     <span class={name} title={text}>
-      {text}
+      {shown}
     </span>
   );
 }
 
 function ScoreCell({ score }: { score: number }) {
   if (Number.isNaN(score)) return <>{UNKNOWN}</>;
-  return <span class={score >= SOLVED ? "solved" : score <= 0 ? "soft" : ""}>{formatScore(score)}</span>;
+  return (
+    <span class="verdict" style={{ "--colour": `var(${stateColour(verdictOf(score) ?? "")})` }}>
+      {formatScore(score)}
+    </span>
+  );
+}
+
+/** The end of a text, which is cut at its beginning: the end of an answer decides its score. */
+function Tail({ text }: { text: string }) {
+  return (
+    <span class="tail">
+      <bdi dir="ltr">{text}</bdi>
+    </span>
+  );
 }
 
 /** The answer; the error of a failure; what a rollout is doing that is being executed. */
@@ -204,13 +275,22 @@ function Ending({ table, row }: { table: RolloutTable; row: number }) {
     );
   }
   const error = table.text("error", row);
-  if (error) return <Clipped class="row-error" text={error} />;
+  if (error) return <Clipped class="row-error" text={error} shown={beginning(error, error.length, 1)} />;
   const answer = table.text("answer", row);
   const ending = table.text("ending", row);
-  if (!table.isCut(row)) return answer ? <Clipped text={answer} /> : <span class="soft">{ending}</span>;
+  const wrong = table.isWrong(row) ? "wrong-answer" : "";
+  const shown = finalPart(answer);
+  if (!table.isCut(row)) {
+    if (!answer) return <span class="soft">{ending}</span>;
+    return (
+      <span class={`answer-end ${wrong}`} title={answer}>
+        <Tail text={shown} />
+      </span>
+    );
+  }
   return (
-    <span title={`${ending}: ${answer}`}>
-      <span class="cut">{ending}</span> {answer}
+    <span class={`answer-end ${wrong}`} title={`${ending}: ${answer}`}>
+      <span class="cut">{ending}</span> <Tail text={shown} />
     </span>
   );
 }

@@ -1,8 +1,7 @@
 import type { ComponentChildren } from "preact";
-import type { LiveRun, RunDetail } from "../../api";
+import type { LiveRun, RunDetail, RunRow } from "../../api";
 import { IntervalBar } from "../../components/IntervalBar";
-import { type BarPart, StackedBar } from "../../components/StackedBar";
-import { STATUSES } from "../../filters";
+import { StackedBar } from "../../components/StackedBar";
 import {
   counted,
   formatCompact,
@@ -18,13 +17,13 @@ import {
 } from "../../format";
 import { changedAddress } from "../../router";
 import type { RolloutFilter } from "../../rows";
-import { scoreRange } from "../../runs";
+import { outcomeParts, scoreRange } from "../../runs";
 import { stateColour } from "../../states";
 
 interface RunHeadProps {
   detail: RunDetail;
   live: LiveRun | null;
-  /** Rollouts by status. */
+  /** Rollouts by outcome. */
   counts: Map<string, number>;
   filter: RolloutFilter;
 }
@@ -32,14 +31,41 @@ interface RunHeadProps {
 /** The figures of a run. */
 export function RunHead({ detail, live, counts, filter }: RunHeadProps) {
   return (
-    <section class="panel run-figures" aria-label="Figures">
-      <Score detail={detail} live={live} />
-      <Progress detail={detail} live={live} counts={counts} filter={filter} />
-      <Requests detail={detail} live={live} />
-      <Spend detail={detail} live={live} />
-      <Machines detail={detail} live={live} />
-      <Time detail={detail} live={live} />
+    <section class="panel" aria-label="Figures">
+      <RunFacts row={detail.row} />
+      <div class="run-figures">
+        <Score detail={detail} live={live} />
+        <Progress detail={detail} live={live} counts={counts} filter={filter} />
+        <Requests detail={detail} live={live} />
+        <Spend detail={detail} live={live} />
+        <Machines detail={detail} live={live} />
+        <Time detail={detail} live={live} />
+      </div>
     </section>
+  );
+}
+
+/** What was evaluated, and how it was scored. */
+function RunFacts({ row }: { row: RunRow }) {
+  const facts = {
+    Data: row.data,
+    Scorer: row.metric,
+    Judge: row.judge,
+    Model: row.model,
+    Mode: row.mode,
+    Engine: row.engine,
+  };
+  return (
+    <dl class="run-facts">
+      {Object.entries(facts)
+        .filter(([, value]) => value !== "")
+        .map(([name, value]) => (
+          <div key={name} title={`${name}: ${value}`}>
+            <dt>{name}</dt>
+            <dd class="clipped">{value}</dd>
+          </div>
+        ))}
+    </dl>
   );
 }
 
@@ -96,7 +122,7 @@ function Score({ detail, live }: PartProps) {
 }
 
 function Progress({ detail, live, counts, filter }: RunHeadProps) {
-  const parts: BarPart[] = STATUSES.map((state) => ({ state, count: counts.get(state) ?? 0 }));
+  const parts = outcomeParts(counts);
   const { row } = detail;
   const done = live?.done ?? row.done;
   const value = (
