@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from paragent import (
     UsageError,
     VMPoolManager,
 )
+from paragent._installation import install_command
 from paragent.machines.cleanup import Owner
 from paragent.machines.providers import PROVIDERS, Provider, open_provider
 from paragent.machines.providers.aws import AwsProvider
@@ -190,6 +192,9 @@ def test_requests_that_replace_a_root_volume(ec2: MachineSettings) -> None:
         def create_client(self) -> Any:
             return client
 
+        async def prepare(self) -> None:
+            """The first request is not recorded."""
+
     async def story(provider: Provider) -> None:
         task, machine = "replacevol-0123", Machine("i-0123", "10.0.0.9", 5000)
         described = {"InstanceId": "i-0123", "State": {"Name": "running"}, "PrivateIpAddress": "10.0.0.9"}
@@ -215,6 +220,16 @@ def test_requests_that_replace_a_root_volume(ec2: MachineSettings) -> None:
     drive(RecordedAws, MachineSettings(path_to_vm="ami-1", region="us-east-1", options=options), story)
 
 
+def test_aws_without_a_region_is_reported_before_machines_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_CONFIG_FILE": "none", "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    pool = VMPoolManager("aws", 1, path_to_vm="ami-1", name="never-used-before")
+    with pytest.raises(ConfigError, match="no region is set"):
+        pool.start()
+
+
 def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match="AMI"):
         VMPoolManager("aws", 1, name="others").start()
@@ -229,5 +244,5 @@ def test_unknown_and_missing_providers_are_different_errors(monkeypatch: pytest.
     for module in [name for name in sys.modules if name.startswith("paragent.machines.providers.aws")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(MissingExtra, match=r"paragent\[aws\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["aws"]))):
         VMPoolManager("aws")

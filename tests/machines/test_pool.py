@@ -27,6 +27,7 @@ from paragent import (
     UsageError,
     VMPoolManager,
 )
+from paragent._internal import worker_ids
 from paragent.machines.cleanup import cache_folder, dead_owners, owned_processes
 from paragent.machines.lease import LeaseContext
 from paragent.machines.providers.process import ProcessProvider
@@ -180,6 +181,26 @@ def test_a_holder_without_heartbeats_loses_the_machine_and_is_rejected() -> None
             with pytest.raises(LeaseLost):
                 lost.renew()
         lost.release()
+
+
+@pytest.mark.slow
+def test_only_the_machines_of_the_worker_that_has_ended_are_taken_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers have the same host and pid, as two containers may have, or a pid that is used again."""
+    with pool_of(2) as pool:
+        leases = []
+        for worker in ("worker-1", "worker-2"):
+            monkeypatch.setattr(worker_ids, "_own", worker)
+            leases.append(pool.allocate(timeout=20, duration=3000))
+        monkeypatch.setattr(worker_ids, "_own", "")
+        worker_ids.announce_end("worker-3")
+        assert all(lease.renew() > 2000 for lease in leases)
+        worker_ids.announce_end("worker-1")
+        with pool.lease(timeout=20) as machine:
+            assert machine.execute("ls").output == ""
+        assert leases[1].renew() > 2000
+        with pytest.raises(LeaseLost):
+            leases[0].renew()
+    worker_ids.announce_end("worker-2")  # the pool has stopped
 
 
 @pytest.mark.slow

@@ -156,6 +156,21 @@ def test_withdraw_removes_a_request_or_releases_its_lease() -> None:
     assert [lease.request_id for lease in owner.granted] == ["a", "c"]
 
 
+def test_a_worker_that_has_ended_gets_no_machine_and_others_keep_theirs() -> None:
+    owner = FakeOwner(2)
+    owner.lease("a", worker="worker-1")
+    other = owner.lease("b", worker="worker-2")
+    owner.pool.request("c", "h", 10, worker="worker-1")
+    owner.pool.request("d", "h", 10, worker="worker-2")
+    assert [request.request_id for request in owner.pool.end_worker("worker-1")] == ["c", "a"]
+    owner.settle()
+    assert [lease.request_id for lease in owner.granted] == ["a", "b", "d"]
+    assert owner.pool.renew(other.token)
+    with pytest.raises(LeaseLost, match="has ended"):
+        owner.pool.request("e", "h", 10, worker="worker-1")  # it was sent before the end and arrives after it
+    assert owner.pool.end_worker("worker-1") == []
+
+
 def test_a_machine_that_fails_before_activation_requeues_its_request_first() -> None:
     owner = FakeOwner(1)
     owner.pool.request("a", "h", 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mistakes.mistake import Mistake
-from tests.mistakes.surroundings import free_port
+from tests.mistakes.surroundings import free_port, runs
 
 _RUN = "paragent rollout --mode math --model demo --data tasks.jsonl"
 _KEY = {"OPENAI_API_KEY": "sk-mistake", "ANTHROPIC_API_KEY": "sk-mistake"}
@@ -14,100 +14,101 @@ MISTAKES = (
         command="paragent rollout --mode math --model gpt-4.1 --data tasks.jsonl",
         variables=_KEY,
         without=("openai",),
-        says=("the API 'chat' needs openai, which is not installed: pip install 'paragent[rollout]'",),
+        says=("the API 'chat' needs openai, which is not installed: ", "pip install ", "[rollout]'"),
     ),
     Mistake(
         title="no package for Anthropic's API",
         command="paragent rollout --mode math --model claude --api anthropic --data tasks.jsonl",
         variables=_KEY,
         without=("anthropic",),
-        says=("the API 'anthropic' needs anthropic, which is not installed: pip install 'paragent[anthropic]'",),
+        says=("the API 'anthropic' needs anthropic, which is not installed: ", "pip install ", "[anthropic]'"),
     ),
     Mistake(
         title="no package for --mode math",
         command=_RUN,
         without=("sympy",),
-        says=("the environment 'math' needs sympy, which is not installed: pip install 'paragent[math]'",),
+        says=("the environment 'math' needs sympy, which is not installed: ", "pip install ", "[math]'"),
     ),
     Mistake(
         title="no package for --mode rag",
         command="paragent rollout --mode rag --model demo --data tasks.jsonl --kb tasks.jsonl",
         without=("numpy",),
-        says=("the environment 'rag' needs numpy, which is not installed: pip install 'paragent[rag]'",),
+        says=("the environment 'rag' needs numpy, which is not installed: ", "pip install ", "[rag]'"),
     ),
     Mistake(
         title="no package for --mode web",
         command="paragent rollout --mode web --model demo --data tasks.jsonl",
         without=("playwright",),
-        says=("the environment 'web' needs playwright, which is not installed: pip install 'paragent[web]'",),
+        says=("the environment 'web' needs playwright, which is not installed: ", "pip install ", "[web]'"),
     ),
     Mistake(
         title="no package for Parquet files",
         command="paragent rollout --mode math --model demo --data tasks.parquet",
         files={"tasks.parquet": "PAR1"},
         without=("pyarrow",),
-        says=("--data tasks.parquet needs pyarrow, which is not installed: pip install 'paragent[parquet]'",),
+        says=("--data tasks.parquet needs pyarrow, which is not installed: ", "pip install ", "[parquet]'"),
     ),
     Mistake(
         title="no package for the Hugging Face hub",
         command="paragent rollout --mode math --model demo --data hf:openai/gsm8k",
         without=("datasets",),
-        says=("--data hf:openai/gsm8k needs datasets, which is not installed: pip install 'paragent[hf]'",),
+        says=("--data hf:openai/gsm8k needs datasets, which is not installed: ", "pip install ", "[hf]'"),
     ),
     Mistake(
         title="no package for YAML files",
         command="paragent rollout --config settings.yaml",
         files={"settings.yaml": "mode: math\n"},
         without=("yaml",),
-        says=("a YAML file needs yaml, which is not installed: pip install 'paragent[rollout]'",),
+        says=("a YAML file needs yaml, which is not installed: ", "pip install ", "[rollout]'"),
     ),
     Mistake(
         title="no package for MCP servers",
         command=f"{_RUN} --mcp-config mcp.json",
         files={"mcp.json": '{"mcpServers": {"notes": {"command": "cat"}}}'},
         without=("mcp",),
-        says=("--mcp-config needs mcp, which is not installed: pip install 'paragent[mcp]'",),
+        says=("--mcp-config needs mcp, which is not installed: ", "pip install ", "[mcp]'"),
     ),
     Mistake(
         title="no package for OpenTelemetry",
         command=f"{_RUN} --otel",
         without=("opentelemetry",),
-        says=("--otel needs opentelemetry, which is not installed: pip install 'paragent[otel]'",),
+        says=("--otel needs opentelemetry, which is not installed: ", "pip install ", "[otel]'"),
     ),
     Mistake(
         title="no package for the view",
         command="paragent view results",
         files={"results/note.txt": ""},
         without=("uvicorn",),
-        says=("`paragent view` needs uvicorn, which is not installed: pip install 'paragent[view]'",),
+        says=("`paragent view` needs uvicorn, which is not installed: ", "pip install ", "[view]'"),
     ),
     Mistake(
         title="no package for training",
         command="paragent training serve --config settings.yaml",
         without=("starlette",),
-        says=("`paragent training serve` needs starlette, which is not installed: pip install 'paragent[training]'",),
+        says=("`paragent training serve` needs starlette, which is not installed: ", "pip install ", "[training]'"),
     ),
     Mistake(
         title="no package for QEMU",
         command="paragent pool serve",
         without=("qemu",),
-        says=("the provider 'qemu' needs qemu, which is not installed: pip install 'paragent[qemu]'",),
+        says=("the provider 'qemu' needs qemu, which is not installed: ", "pip install ", "[qemu]'"),
     ),
     Mistake(
         title="no package for Docker",
         command="paragent pool serve --provider-name docker",
         without=("docker",),
-        says=("the provider 'docker' needs docker, which is not installed: pip install 'paragent[docker]'",),
+        says=("the provider 'docker' needs docker, which is not installed: ", "pip install ", "[docker]'"),
     ),
     Mistake(
         title="no package for AWS",
         command="paragent pool serve --provider-name aws",
         without=("boto3",),
-        says=("the provider 'aws' needs boto3, which is not installed: pip install 'paragent[aws]'",),
+        says=("the provider 'aws' needs boto3, which is not installed: ", "pip install ", "[aws]'"),
     ),
     Mistake(
         title="an incomplete installation",
         command="paragent runs",
+        given=runs,
         without=("rich",),
         says=(
             "this command needs the package 'rich', which is not installed",
@@ -143,13 +144,13 @@ MISTAKES = (
         title="no package for Ray",
         command=f"{_RUN} --engine ray",
         without=("ray",),
-        says=("the engine 'ray' needs ray, which is not installed: pip install 'paragent[ray]'",),
+        says=("the engine 'ray' needs ray, which is not installed: ", "pip install ", "[ray]'"),
     ),
     Mistake(
         title="no package for Spark",
         command=f"{_RUN} --engine spark",
         without=("pyspark",),
-        says=("the engine 'spark' needs pyspark, which is not installed: pip install 'paragent[spark]'",),
+        says=("the engine 'spark' needs pyspark, which is not installed: ", "pip install ", "[spark]'"),
     ),
     Mistake(
         title="Spark without Java",

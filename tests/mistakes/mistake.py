@@ -122,7 +122,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 def _run(command: list[str], mistake: Mistake) -> Outcome:
     variables = {**os.environ, "HIDDEN_PACKAGES": ",".join(mistake.without)}
     if mistake.without:
-        variables["PYTHONPATH"] = str(HIDING)
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HIDING), os.environ.get("PYTHONPATH")]))
     if mistake.without_programs:
         variables["PATH"] = str(Path(sys.executable).parent)
     done = subprocess.run(

@@ -148,7 +148,9 @@ MISTAKES = (
         title="a program that fails",
         command=f"{_RUN} --agent 'cmd: sh -c \"echo no licence >&2; exit 3\"' --agent-in host",
         status=1,
-        says=("2 rollouts without a score: 2 failed; reason: the program exited with status 3: no licence",),
+        says=(
+            "2 rollouts without a score: 2 failed (counted as 0); reason: the program exited with status 3: no licence",
+        ),
     ),
     Mistake(
         title="a place for the built-in agent",

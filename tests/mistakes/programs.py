@@ -87,6 +87,11 @@ MISTAKES = (
         "ConfigError: cls must be a subclass of RuntimeEngine or the path to one, not <class 'dict'>",
     ),
     _mistake(
+        "an engine of one's own and the name of another",
+        "RunConfig(cls='own_engine:PoliteRuntime', engine_name='ray')",
+        "ConfigError: cls and engine_name='ray' name two engines; give one of them",
+    ),
+    _mistake(
         "two tasks of a program with the same id",
         "Runners.sync_run_task([Task(input='?', agent=Tutor('a'), id='q') for _ in range(2)])",
         "DuplicateTaskId: two tasks have the id 'q'; use different ids, or leave `id` out to get a unique one",
@@ -212,6 +217,11 @@ MISTAKES = (
         "import threading\nTutor('a', to_dist=True).reply(threading.Lock())",
         "Unserialisable: argument 1 of Tutor.reply cannot be sent to another process because of `argument`, a _thread.lock",
         "Use plain data instead",
+    ),
+    _mistake(
+        "a call of an agent that was stopped",
+        "agent = Tutor('a', to_dist=True)\nagent.stop().result(30)\nprint(agent.reply(None).content)",
+        "AgentStopped: the agent does not exist any more: it was stopped, or its owner dropped it",
     ),
     _mistake(
         "a token that is too short",

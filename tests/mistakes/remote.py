@@ -61,8 +61,7 @@ MISTAKES = (
         status=1,
         waits=True,
         says=(
-            "no agent server answers at 127.0.0.1:",
-            "it closed the connection; a server with TLS does so if the client has no TLS settings",
+            "closes connections without TLS: if it uses TLS, connect with to_dist(tls=TlsConf(ca=...)) or --tls-ca FILE; if",
         ),
     ),
     Mistake(
@@ -70,7 +69,7 @@ MISTAKES = (
         command=f"{_AGENTS} --tls-server-name localhost --tls-cert cert.pem --tls-key key.pem",
         given=agent_server(tls=True),
         says=(
-            "no known authority signed its certificate; name the file of its authority with --tls-ca or TlsConf(ca=...)",
+            "no known authority signed its certificate; name its file: client: TlsConf(ca=...), --tls-ca; agent server: --peer",
         ),
     ),
     Mistake(

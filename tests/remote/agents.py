@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent import AgentBase, Msg, concurrent
+from paragent import AgentBase, Msg, as_completed, concurrent, wait
 from paragent.testing.programs import wait_until
 
 if TYPE_CHECKING:
@@ -73,6 +73,20 @@ class Worker(AgentBase):
             Path(path + ".started").touch()
             while True:
                 time.sleep(0.001)
+        finally:
+            Path(path).touch()
+
+    def wait_for_nap(self, other: Any, how: str, path: str) -> None:
+        """Wait for a call of another agent, given as a proxy, until interrupted, and then create the file."""
+        try:
+            nap = other.nap(60)
+            Path(path + ".started").touch()
+            if how == "str":
+                str(nap)
+            elif how == "wait":
+                wait([nap])
+            else:
+                list(as_completed([nap]))
         finally:
             Path(path).touch()
 
@@ -164,6 +178,10 @@ class Worker(AgentBase):
             if path:
                 Path(path).touch()
 
+    def pass_numbers(self, other: Any, count: int) -> Any:
+        """Return the stream of another agent, which a method cannot."""
+        return {"numbers": [other.numbers(count)]}
+
     async def async_numbers(self, count: int) -> AsyncIterator[int]:
         for number in range(count):
             self.count = number
@@ -222,6 +240,33 @@ class Worker(AgentBase):
     @property
     def double(self) -> int:
         return self.count * 2
+
+
+class Moderator(AgentBase):
+    """Calls other agents, given as proxies."""
+
+    def __init__(self, members: list[Any], *, to_dist: Any = None) -> None:
+        super().__init__("moderator")
+        self._members = members
+
+    def names(self) -> list[str]:
+        return [member.name for member in self._members]
+
+    def ask_all(self, x: Any) -> list[Any]:
+        answers = [member.echo(x) for member in self._members]
+        return [answer.result(60) for answer in answers]
+
+    async def ask(self, member: Any, x: Any) -> Any:
+        return await member.echo(x)
+
+    def ask_last(self, members: list[Any], x: Any) -> Any:
+        return members[-1].reply(x).result(60)
+
+    async def fail(self, member: Any) -> None:
+        await member.fail("value")
+
+    def count(self, member: Any, number: int) -> list[int]:
+        return list(member.numbers(number))
 
 
 class Team(AgentBase):

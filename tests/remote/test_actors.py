@@ -89,6 +89,17 @@ def test_cancelling_a_call_interrupts_sync_code(worker: Any, mark: Path, eventua
     assert worker.add(1).result(5) == 2, "the agent still works"
 
 
+@pytest.mark.parametrize("how", ["str", "wait", "as_completed"])
+def test_cancelling_a_call_interrupts_code_that_waits_for_another_agent(
+    how: str, worker: Any, mark: Path, eventually: Any
+) -> None:
+    result = worker.wait_for_nap(remote(), how, str(mark))
+    eventually(Path(f"{mark}.started").exists)
+    assert result.cancel()
+    eventually(mark.exists, 20)
+    assert worker.add(1).result(20) == 2, "the agent still works"
+
+
 def test_cancelling_the_waiting_task_cancels_the_call(worker: Any, mark: Path, eventually: Any) -> None:
     async def program() -> None:
         with pytest.raises(TimeoutError):

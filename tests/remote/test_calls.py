@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import pickle
 import urllib.error
@@ -24,12 +25,16 @@ from paragent import (
     DistConf,
     Msg,
     RemoteError,
+    RemoteStream,
     Result,
     RpcAgent,
     RpcAgentServerLauncher,
     ServerLost,
     Unserialisable,
 )
+from paragent.remote.pending_calls import Outbox, PendingCalls
+from paragent.remote.protocol import CallMethod
+from paragent.remote.result import RemoteCall
 from paragent.remote.values import decode_error, encode_error
 from tests.remote.agents import Failing, Holder, OwnError, Slow, Worker
 
@@ -77,6 +82,22 @@ def test_the_error_names_the_part_that_cannot_be_pickled() -> None:
         remote(Worker).unserialisable().result(60)
 
 
+def test_a_stream_may_be_finalized_while_its_thread_sends_a_call() -> None:
+    """The garbage collector runs finalizers at any time, also while the lock of the pending calls is held."""
+    outbox = Outbox(lambda: None)
+
+    def may_wait() -> bool:
+        pending.forget(1)
+        return False
+
+    pending = PendingCalls(outbox, may_wait, lambda _: None)
+    pending.set_window(1)
+    for number in (1, 2):
+        call = RemoteCall(number=number)
+        pending.send(call, CallMethod(number, 1, "reply", ()), 10)
+    assert pending.numbers() == [2]
+
+
 def test_a_lazy_result_stands_for_its_value(worker: Any) -> None:
     assert worker.reply(Msg("user", "hello")).content == "hello"
     assert worker.reply("x")["content"] == "x"
@@ -92,7 +113,7 @@ def test_a_lazy_result_stands_for_its_value(worker: Any) -> None:
     result = worker.echo("x")
     assert result.result(timeout=10) == "x"
     assert result.done()
-    assert repr(result) == "'x'"
+    assert repr(result) == "<Result of Worker.echo: done, 'x'>"
     assert pickle.loads(pickle.dumps(worker.echo([4]))) == [4]
 
 
@@ -125,7 +146,7 @@ def test_wait_returns_done_and_pending_results(worker: Any) -> None:
         slow.result(timeout=0.01)
     assert slow.cancel()
     with pytest.raises(paragent.UsageError, match="remote agents"):
-        paragent.wait([1])  # type: ignore[list-item]
+        paragent.wait([1])  # type: ignore[arg-type]
 
 
 def test_results_can_be_awaited_and_gathered(worker: Any) -> None:
@@ -327,7 +348,7 @@ def test_an_error_that_nothing_has_used_is_logged(
     eventually(lambda: "ValueError: a value error" in caplog.text)
     failed = agent.fail("own")
     paragent.wait([failed])
-    assert repr(failed) == "<Result: failed>"
+    assert repr(failed) == "<Result of Worker.fail: failed>"
     del failed
     assert "OwnError: 7: because" in caplog.text
     assert len(caplog.records) == 2
@@ -339,13 +360,24 @@ def test_representations_do_not_wait(mark: Path) -> None:
     assert repr(Worker(name="k").to_dist()).startswith("<RpcAgent Worker 'k' at ")
     blocked: Any = agent.block_until(str(mark))
     result = agent.echo([1])
-    assert repr(result) == "<Result: pending>"
+    assert repr(result) == "<Result of Worker.echo: pending>"
     mark.touch()
     paragent.wait([blocked, result])
-    assert repr(result) == "<Result: arrived>"
+    assert repr(result) == "<Result of Worker.echo: done>"
     assert result == [1]
-    assert repr(result) == "[1]"
-    assert repr(blocked) == repr(str(mark))  # a plain value needs no decoding
+    assert repr(result) == "<Result of Worker.echo: done, [1]>"
+    assert repr(blocked) == f"<Result of Worker.block_until: done, {str(mark)!r}>"  # a plain value needs no decoding
+    failing: Result[None] = Result.of(agent.fail("value"))  # type: ignore[func-returns-value]
+    failing.exception(60)
+    assert repr(failing) == "<Result of Worker.fail: failed, ValueError('a value error')>"
+    assert len(repr(Result.of(agent.echo("x" * 1000)))) < 300
+    napping: Any = agent.nap(60)
+    napping.cancel()
+    assert repr(napping) == "<Result of Worker.nap: cancelled>"
+    stream = RemoteStream.of(agent.numbers(1))
+    assert repr(stream) == "<RemoteStream of Worker.numbers: open>"
+    assert list(stream) == [0]
+    assert repr(stream) == "<RemoteStream of Worker.numbers: ended>"
 
 
 def test_invalid_to_dist_settings_are_rejected() -> None:
@@ -364,6 +396,12 @@ def test_invalid_to_dist_settings_are_rejected() -> None:
         remote(Worker).options(timout=3)
     with pytest.raises(ConfigError, match="own_process"):
         DistConf(host="h", port=1, own_process=True)
+    rejected: list[dict[str, Any]] = [{"tls": {"ca": "ca.pem"}}, {"reconnect_timeout": 0}, {"reconnect_timeout": "1"}]
+    for settings in rejected:
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            DistConf(host="h", port=1, **settings)
+    with pytest.raises(ConfigError, match="for agent servers"):
+        DistConf(reconnect_timeout=60.0)
     with pytest.raises(ConfigError, match="already"):
         remote(Worker).to_dist()
     assert type(Worker(to_dist=False)) is Worker
@@ -381,6 +419,7 @@ def test_classes_without_a_constructor_accept_to_dist() -> None:
 
 def test_init_may_be_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAGENT_NAME", "")
+    monkeypatch.setattr(logging.getLogger("paragent"), "level", logging.NOTSET)  # undoes what `init` sets
     paragent.init()
     paragent.init(name="monday", logging="WARNING")
     assert os.environ["PARAGENT_NAME"] == "monday"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from paragent import Limits, RpcAgentServerLauncher, ServerLost
+from paragent import AccessDenied, Limits, ProtocolError, RpcAgentServerLauncher, ServerLost
 from paragent.agents.proxy import link_of
 from paragent.remote.link import link_to
 from paragent.transport import Address
@@ -23,7 +24,7 @@ from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget
 from paragent.transport.loop import run
 from tests.children import BoundedPopen
-from tests.remote.agents import Worker
+from tests.remote.agents import Moderator, Worker
 from tests.remote.stall_timer import StallTimer
 
 if TYPE_CHECKING:
@@ -109,6 +110,22 @@ def test_callers_of_a_killed_server_get_server_lost(own_server: RpcAgentServerLa
     for result in waiting:
         lose(result)
     assert time.monotonic() - started < SOON
+
+
+@pytest.mark.parametrize("kind", [ProtocolError, AccessDenied])
+def test_another_program_at_the_address_of_a_killed_server_is_a_lost_server(
+    own_server: RpcAgentServerLauncher, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    async def reach_another(*_: Any) -> Any:
+        raise kind("this is not a server of paragent")
+
+    agent = remote(host=own_server.host, port=own_server.port)
+    pid = agent.pid().result(60)
+    waiting = agent.nap(60)
+    monkeypatch.setattr("paragent.remote.connection.connect", reach_another)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ServerLost, match="another program answers at its address"):
+        waiting.result(60)
 
 
 @pytest.mark.slow
@@ -337,3 +354,63 @@ def test_callers_wait_while_the_window_is_full(mark: Path) -> None:
         assert time.monotonic() - started > 0.4
         assert blocked.result(60)
         assert [result.result(60) for result in results] == [1 << 20] * 20
+
+
+@pytest.mark.slow
+def test_a_client_with_a_longer_limit_waits_for_a_frozen_server(own_server: RpcAgentServerLauncher) -> None:
+    address: dict[str, Any] = {"host": own_server.host, "port": own_server.port}
+    lasting, other = remote(**address, reconnect_timeout=60.0), remote(**address)
+    pid = lasting.pid().result(60)
+    assert other.add(1).result(60) == 2
+    os.kill(pid, signal.SIGSTOP)
+    waiting = lasting.add(2)
+    error = other.add(1).exception(60)
+    os.kill(pid, signal.SIGCONT)
+    assert isinstance(error, ServerLost)
+    assert "create new ones" in str(error)
+    assert "reconnect_timeout" in str(error)
+    assert waiting.result(60) == 3
+    assert lasting.note("x").result(60) == 1, "the agent has kept its state"
+    assert pickle.loads(pickle.dumps(lasting)).note("y").result(60) == 2
+    with pytest.raises(ServerLost):
+        other.add(1).result(60)
+    assert remote(**address).add(1).result(60) == 2
+
+
+@pytest.mark.slow
+def test_agents_of_a_restricted_server_wait_as_long_as_their_server_says(own_server: RpcAgentServerLauncher) -> None:
+    settings: dict[str, Any] = {
+        "custom_agent_classes": [Moderator],
+        "trusted_servers": [f"{own_server.host}:{own_server.port}"],
+    }
+    members = [remote(host=own_server.host, port=own_server.port)]
+    pid = members[0].pid().result(60)
+    with (
+        RpcAgentServerLauncher(**settings, reconnect_timeout=60.0) as patient,
+        RpcAgentServerLauncher(**settings) as other,
+    ):
+        moderators: list[Any] = [
+            Moderator(members, to_dist={"host": server.host, "port": server.port}) for server in (patient, other)
+        ]
+        assert [moderator.ask_all(1).result(60) for moderator in moderators] == [[1], [1]]
+        os.kill(pid, signal.SIGSTOP)
+        waiting, failing = [moderator.ask_all(2) for moderator in moderators]
+        error = failing.exception(60)
+        os.kill(pid, signal.SIGCONT)
+        assert isinstance(error, ServerLost)
+        assert "--reconnect-timeout" in str(error)
+        assert waiting.result(60) == [2]
+
+
+@pytest.mark.slow
+def test_after_a_restart_the_error_says_that_a_new_agent_is_needed(own_server: RpcAgentServerLauncher) -> None:
+    again = RpcAgentServerLauncher(own_server.host, own_server.port)
+    agent = remote(host=own_server.host, port=own_server.port, reconnect_timeout=60.0)
+    waiting = agent.nap(60)
+    assert agent.seen().result(60) == 0
+    own_server.shutdown()
+    again.launch()
+    for result in (waiting, agent.add(1)):
+        with pytest.raises(ServerLost, match=r"was restarted, .* create new ones"):
+            result.result(60)
+    again.shutdown()

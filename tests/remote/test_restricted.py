@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import pickle
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from decimal import Decimal
 from fractions import Fraction
@@ -20,10 +22,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
-from paragent import AccessDenied, LimitExceeded, Msg, ProtocolError, RpcAgentServerLauncher, ServerLost
+from paragent import (
+    AccessDenied,
+    AgentBase,
+    LimitExceeded,
+    Msg,
+    ProtocolError,
+    RpcAgentServerLauncher,
+    ServerLost,
+    TlsConf,
+)
 from paragent.errors import ParagentError, RemoteError
 from paragent.messages import ActionModel
 from paragent.remote.data import TAGS, dump, load
+from paragent.remote.placement import parse_trusted
 from paragent.remote.protocol import (
     CallError,
     CallMethod,
@@ -32,16 +44,18 @@ from paragent.remote.protocol import (
     DefineClass,
     FetchResult,
     ReadAttribute,
+    RequestValue,
     ResultHeld,
     encode,
 )
 from paragent.remote.reliable_stream import ReliableStream
 from paragent.remote.restricted import error_from
+from paragent.remote.server.policy import Policy
 from paragent.remote.values import decode_error
 from paragent.transport import Address, load_token
-from paragent.transport.loop import run
+from paragent.transport.loop import io_loop, run
 from paragent.transport.server import RpcServer
-from tests.remote.agents import Team, Worker
+from tests.remote.agents import Moderator, OwnError, Team, Worker
 from tests.remote.raw_client import Bomb, RawClient
 
 if TYPE_CHECKING:
@@ -176,9 +190,9 @@ def test_results_from_an_address_of_a_client_are_not_unpickled(
         service.serve = _saying(head)
     else:
         address, service = evil(lambda number: [answers[kind](number)], writes_data=writes_data)
-    reference = ("r", tuple(address), "0" * 32, 1, None)
+    reference = ("r", tuple(address), "0" * 32, 1, None, 9)
     answer = attacker.ask(CallMethod, 1, 1, "echo", (reference,))
-    assert isinstance(error_in(answer), ParagentError)
+    assert answer == RequestValue(9, None) or isinstance(error_in(answer), ParagentError)
     assert service.visits == 1, "the result was requested"
     assert not mark.exists(), "the answer was not unpickled"
 
@@ -199,12 +213,13 @@ def _saying(head: bytes) -> Any:
 @pytest.mark.parametrize(
     "reference",
     [
-        ("r", ("localhost",), "0" * 32, 1, None),
-        ("r", ("localhost", "x", ""), "0" * 32, 1, None),
-        ("r", ("localhost", 1, ""), 5, 1, None),
-        ("r", ("localhost", 1, ""), "0" * 32, 1, (1, 2, 3, 4)),
-        ("r", ("localhost", 1, ""), "0" * 32, "1", None),
-        ("r", None, "0" * 32, 1, None),
+        ("r", ("localhost",), "0" * 32, 1, None, 9),
+        ("r", ("localhost", "x", ""), "0" * 32, 1, None, 9),
+        ("r", ("localhost", 1, ""), 5, 1, None, 9),
+        ("r", ("localhost", 1, ""), "0" * 32, 1, (1, 2, 3, 4), 9),
+        ("r", ("localhost", 1, ""), "0" * 32, "1", None, 9),
+        ("r", None, "0" * 32, 1, None, None),
+        ("r", ("localhost", 1, ""), "0" * 32, 1, None, "9"),
         ("r", 1),
     ],
 )
@@ -628,6 +643,18 @@ def test_results_inside_containers_are_awaited(restricted: RpcAgentServerLaunche
         fresh.echo([child.fail("value")]).result(60)
 
 
+def test_errors_of_results_inside_containers_keep_their_type(restricted: RpcAgentServerLauncher) -> None:
+    source, target = at(restricted), at(restricted)
+    assert target.echo(1) == 1
+    for argument in (lambda failing: [failing], lambda failing: {"a": failing}):
+        error = target.echo(argument(source.fail("own"))).exception(60)
+        assert isinstance(error, OwnError)
+        assert error.code == 7
+        with pytest.raises(OwnError):
+            list(target.chunks(argument(source.fail("own")), 1))
+    assert target.echo(2) == 2, "the agent still works"
+
+
 def test_results_are_passed_to_and_from_restricted_servers(
     restricted: RpcAgentServerLauncher, server: RpcAgentServerLauncher
 ) -> None:
@@ -677,3 +704,172 @@ def test_another_server_at_the_same_port_is_a_new_server() -> None:
         assert at(second).echo(1).result(60) == 1
         assert isinstance(lasting.exception(60), ServerLost)
         assert isinstance(old.add(1).exception(60), ServerLost)
+
+
+# --- proxies of agents on trusted servers --------------------------------------------------------------------------------
+
+
+def _host_and_port(server: RpcAgentServerLauncher) -> str:
+    return f"{server.host}:{server.port}"
+
+
+@pytest.mark.parametrize("classes", [[Moderator, Worker], [Moderator]], ids=["known class", "unknown class"])
+def test_agents_call_agents_of_trusted_servers(classes: list[type]) -> None:
+    with (
+        RpcAgentServerLauncher(custom_agent_classes=[Worker]) as first,
+        RpcAgentServerLauncher(custom_agent_classes=classes, trusted_servers=[_host_and_port(first)]) as second,
+    ):
+        members = [at(first, Worker, f"w{number}") for number in range(2)]
+        moderator = at(second, Moderator, members)  # sent before the program knows that the server is restricted
+        assert moderator.ask_all("x").result(60) == ["x", "x"]
+        assert moderator.ask(members[0], 7).result(60) == 7
+        assert moderator.ask_last(members, 9).result(60).content == 9
+        assert isinstance(moderator.fail(members[0]).exception(60), ValueError)
+        if Worker in classes:
+            assert moderator.names().result(60) == ["w0", "w1"]
+            assert moderator.count(members[0], 3).result(60) == [0, 1, 2]
+
+
+def test_proxies_in_attributes_are_not_sent_to_clients() -> None:
+    """They name the session of the server at the other server: a client could take its place there."""
+
+    class Keeper(AgentBase):
+        def __init__(self, member: Any) -> None:
+            super().__init__("keeper")
+            self.members = {"first": member}
+
+    with RpcAgentServerLauncher(custom_agent_classes=[Keeper, Worker]) as launcher:
+        keeper = at(launcher, Keeper, at(launcher))
+        with pytest.raises(AccessDenied, match="proxy of an agent cannot be read"):
+            _ = keeper.members
+
+
+def test_agents_of_one_restricted_server_call_each_other() -> None:
+    with RpcAgentServerLauncher(custom_agent_classes=[Moderator, Worker]) as launcher:
+        member = at(launcher)
+        moderator = at(launcher, Moderator, [member])
+        assert moderator.ask_all(1).result(60) == [1]
+
+
+def test_a_proxy_of_another_address_is_rejected_before_a_connection_is_made(evil: Any) -> None:
+    address, service = evil(lambda number: [])
+    forged = ["P", address.host, address.port, "0" * 32, 1, False, "Worker"]
+    with RpcAgentServerLauncher(custom_agent_classes=[Moderator], trusted_servers=["localhost:1"]) as launcher:
+        client = RawClient(launcher.address, writes_data=True, agent=Moderator)
+        for number, tree in enumerate((forged, ["l", forged], {"members": ["l", forged]}), start=1):
+            error = error_in(client.ask(CallMethod, number, 1, "ask", (("d", _text(tree)), 1)))
+            assert isinstance(error, AccessDenied)
+            assert f"add '{address}' to trusted_servers" in str(error)
+        client.close()
+    assert service.visits == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "accepted"),
+    [
+        ("LocalHost", 12345, True),
+        ("::1", 12345, True),
+        ("[::1]", 12345, True),
+        ("10.0.0.5", 12345, True),
+        *[(host, 12345, False) for host in ("127.0.0.1", "localhost.", "0:0:0:0:0:0:0:1", "10.0.0.50", "")],
+        *[
+            (host, 12345, False)
+            for host in ("localhost:12345", "localhost@evil", "unix:/tmp/1", "http://localhost", " localhost")
+        ],
+        *[("localhost", port, False) for port in (0, 1, 12346, -12345, 12345 + 65536)],
+    ],
+)
+def test_only_named_addresses_are_trusted(host: str, port: int, accepted: bool) -> None:
+    trusted = parse_trusted([" LOCALHOST:12345", "[::1]:12345", "10.0.0.5:12345"])
+    policy = Policy([Worker], accept_code=False, nesting=100, trusted=trusted)
+    value = ("d", _text(["P", host, port, "0" * 32, 1, False, "Worker"]))
+    if accepted:
+        assert isinstance(policy.decode(value), Worker)
+    else:
+        with pytest.raises((AccessDenied, ProtocolError)):
+            policy.decode(value)
+
+
+@pytest.mark.parametrize(
+    ("session", "number"), [("0" * 32, -1), ("0" * 32, 1 << 60), ("0" * 31, 1), ("G" * 32, 1), ("", 1)]
+)
+def test_proxies_that_no_server_made_are_rejected(session: str, number: int) -> None:
+    """A call with them would end the session of this server at the other one, and with it the agents of all its clients."""
+    policy = Policy([Worker], accept_code=False, nesting=100, trusted=parse_trusted(["localhost:12345"]))
+    with pytest.raises(ProtocolError, match="cannot exist"):
+        policy.decode(("d", _text(["P", "localhost", 12345, session, number, False, "Worker"])))
+
+
+def test_calls_that_a_restricted_server_would_not_read_fail_alone(restricted: RpcAgentServerLauncher) -> None:
+    agent = at(restricted)
+    for arguments, keywords in (((), {"x" * 2_000: 1}), (range(70_000), {})):
+        with pytest.raises(LimitExceeded, match="at most 65536 arguments, with names of at most 1000 characters"):
+            agent.echo(*arguments, **keywords)
+    assert agent.echo(1).result(60) == 1
+
+
+def test_many_long_texts_are_sent_in_several_frames(restricted: RpcAgentServerLauncher) -> None:
+    """The server rejects a frame of more than 64 MiB, without attachments."""
+    texts = ["x" * 60_000] * 1_200
+    agent = at(restricted)
+    # In the first round, the program does not know yet that the server is restricted.
+    for arguments in ([Msg("user", text) for text in texts], texts):
+        continues = threading.Event()
+        io_loop().call_soon_threadsafe(continues.wait, 60)
+        try:
+            results = [agent.echo(argument) for argument in arguments]
+        finally:
+            continues.set()
+        assert [result.result(60) for result in results] == arguments
+
+
+def test_a_server_with_tls_connects_to_other_hosts_only_with_tls() -> None:
+    """A client that says that another server has no TLS could answer in its place, and its results would be unpickled."""
+    trusted = parse_trusted(["192.0.2.1:1", "localhost:1"])
+    policy = Policy([Worker], accept_code=False, nesting=100, trusted=trusted, peer_tls=TlsConf())
+    for host, tls, accepted in (("192.0.2.1", True, True), ("localhost", False, True), ("192.0.2.1", False, False)):
+        value = ("d", _text(["P", host, 1, "0" * 32, 1, tls, "Worker"]))
+        if accepted:
+            assert isinstance(policy.decode(value), Worker)
+        else:
+            with pytest.raises(AccessDenied, match="start that server with TLS"):
+                policy.decode(value)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        ["localhost", 1, "0" * 32, 1, False],
+        ["localhost", "1", "0" * 32, 1, False, "Worker"],
+        ["localhost", 1, "0" * 32, 1, 0, "Worker"],
+        [["l"], 1, "0" * 32, 1, False, "Worker"],
+        ["x" * 2_000, 1, "0" * 32, 1, False, "Worker"],
+        ["localhost", 1, "0" * 32, True, False, "Worker"],
+    ],
+)
+def test_malformed_proxies_are_rejected(parts: list[Any]) -> None:
+    with pytest.raises(ProtocolError):
+        load(_text(["P", *parts]), 100, proxy=lambda reference: reference)
+
+
+def test_proxies_are_read_only_where_they_are_expected() -> None:
+    proxy = ["P", "localhost", 1, "0" * 32, 1, False, "Worker"]
+    with pytest.raises(AccessDenied):
+        load(_text(proxy), 100)
+    with pytest.raises(ProtocolError):
+        load(_text(proxy), 100, frame=True)
+
+
+def test_an_agent_in_a_child_process_cannot_be_passed_to_a_restricted_server(
+    restricted: RpcAgentServerLauncher,
+) -> None:
+    child = Worker("w", to_dist=True)
+    with pytest.raises(AccessDenied, match="child process"):
+        at(restricted).ask(child, 1).result(60)
+
+
+def _text(tree: Any) -> bytes:
+    """Return the encoded value of a tree without raw bytes."""
+    text = json.dumps([tree, []]).encode()
+    return len(text).to_bytes(8, "big") + text

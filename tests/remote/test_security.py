@@ -21,7 +21,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paragent import AccessDenied, ConfigError, LimitExceeded, Limits, ProtocolError, RpcAgentServerLauncher, TlsConf
+from paragent import (
+    AccessDenied,
+    ConfigError,
+    LimitExceeded,
+    Limits,
+    ProtocolError,
+    RpcAgentServerLauncher,
+    TlsConf,
+    wait,
+)
 from paragent.agents.proxy import link_of
 from paragent.errors import ParagentError
 from paragent.remote import protocol
@@ -32,7 +41,7 @@ from paragent.remote.server.policy import Policy
 from paragent.transport.auth import ClientSide, ServerSide, Token, encode_message, load_token, token_file
 from paragent.transport.client import ERRORS, METHOD, connect, error_of
 from paragent.transport.loop import run
-from tests.remote.agents import Worker
+from tests.remote.agents import Moderator, Worker
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -198,7 +207,7 @@ def recorded(here: RpcAgentServerLauncher) -> bytes:
     forwarding = threading.Thread(target=forward)
     forwarding.start()
     program = f"""
-from tests.remote.agents import Worker
+from tests.remote.agents import Moderator, Worker
 assert Worker("w", to_dist={{"host": "localhost", "port": {listener.getsockname()[1]}}}).note(1).result(60) == 1
 """
     subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
@@ -544,11 +553,13 @@ def test_servers_support_tls_and_mutual_tls(certificates: Path) -> None:
 
     with RpcAgentServerLauncher(tls=TlsConf(**pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca)).add(1) == 2
-        assert isinstance(at(launcher).add(1).exception(60), ParagentError)
+        assert "if it uses TLS, connect with to_dist(tls=TlsConf(ca=...))" in str(at(launcher).add(1).exception(60))
         assert isinstance(at(launcher, tls=TlsConf()).add(1).exception(60), ParagentError)
     with RpcAgentServerLauncher(tls=TlsConf(ca=ca, **pair("server"))) as launcher:
         assert at(launcher, tls=TlsConf(ca=ca, **pair("client"))).add(1) == 2
-        assert isinstance(at(launcher, tls=TlsConf(ca=ca)).add(1).exception(60), ParagentError)
+        error = at(launcher, tls=TlsConf(ca=ca)).add(1).exception(60)
+        assert isinstance(error, ParagentError)
+        assert "TlsConf(cert=..., key=...)" in str(error)
     for wrong in (TlsConf(ca="/none"), TlsConf(cert=ca), TlsConf()):
         with pytest.raises(ConfigError):
             wrong.server_credentials()
@@ -580,3 +591,51 @@ def test_results_are_passed_between_servers_over_tls(certificates: Path) -> None
             "this program, the second and third server, and the child; the fourth cannot"
         )
         assert source.echo(targets[0].nap(0.1)).result(60) == "agent"
+
+
+@pytest.mark.parametrize("classes", [[], [Worker]], ids=["accepts code", "restricted"])
+def test_results_go_through_the_caller_if_a_server_does_not_know_the_authority_of_another(
+    certificates: Path, classes: list[type], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both servers use TLS with certificates of a private authority, and neither has `peer_tls`."""
+    files = TlsConf(cert=str(certificates / "server.pem"), key=str(certificates / "server.key"))
+    client = TlsConf(ca=str(certificates / "ca.pem"))
+    with (
+        RpcAgentServerLauncher(tls=files, custom_agent_classes=classes) as first,
+        RpcAgentServerLauncher(tls=files, custom_agent_classes=classes) as second,
+    ):
+        source, target = at(first, tls=client), at(second, tls=client)
+        assert target.add(1).result(60) == 2, "connected, so that the program knows that the server has certificates"
+        assert target.echo(source.nap(0.1)).result(60) == "agent"
+        large = source.echo(bytes(2 << 20))
+        assert wait([large], 60) == ([large], [])
+        assert len(target.echo(large).result(60)) == 2 << 20
+        assert target.echo(x=source.nap(0.1)).result(60) == "agent"
+        assert list(target.numbers(source.add(1))) == [0, 1]
+        assert isinstance(target.echo(source.fail("value")).exception(60), ValueError)
+        assert first.info()["clients"] == 1
+    [record] = [one for one in caplog.records if "go through the clients" in one.getMessage()]
+    assert f"results of localhost:{first.port}" in record.getMessage()
+    assert "--peer-ca" in record.getMessage()
+
+
+def test_agents_of_restricted_servers_call_each_other_over_tls(certificates: Path) -> None:
+    files = {"cert": str(certificates / "server.pem"), "key": str(certificates / "server.key")}
+    client = TlsConf(ca=str(certificates / "ca.pem"))
+    with (
+        RpcAgentServerLauncher(tls=TlsConf(**files), custom_agent_classes=[Worker]) as first,
+        RpcAgentServerLauncher(
+            tls=TlsConf(**files),
+            custom_agent_classes=[Moderator],
+            peer_tls=client,
+            trusted_servers=[f"localhost:{first.port}"],
+        ) as second,
+        RpcAgentServerLauncher(
+            tls=TlsConf(**files), custom_agent_classes=[Moderator], trusted_servers=[f"localhost:{first.port}"]
+        ) as third,
+    ):
+        member = at(first, tls=client)
+        for server, problem in ((second, ""), (third, "--peer-ca")):
+            moderator: Any = Moderator([member], to_dist={"host": server.host, "port": server.port, "tls": client})
+            error = moderator.ask(member, 1).exception(60)
+            assert (problem in str(error)) if problem else error is None

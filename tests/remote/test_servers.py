@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher
+from paragent import AccessDenied, ConfigError, LimitExceeded, Msg, RpcAgentServerLauncher, TlsConf, UsageError
+from tests.children import BoundedPopen
 from tests.remote.agents import Holder, Slow, Worker
 
 if TYPE_CHECKING:
@@ -49,9 +50,51 @@ def test_a_launcher_serves_in_this_process_and_in_a_subprocess() -> None:
     here.shutdown()
     with pytest.raises(ConfigError, match="this is not an address of this host"):
         RpcAgentServerLauncher("192.0.2.1").launch(in_subprocess=False)
-    for wrong in ({"port": "x"}, {"port": 99999}, {"host": ""}, {"custom_agent_classes": [3]}, {"lease": 0}):
+    classes: list[Any] = [3, dict, Worker("an agent")]
+    wrong: list[dict[str, Any]] = [{"port": "x"}, {"port": 99999}, {"host": ""}, {"lease": 0}, {"limits": 3}]
+    wrong += [{"reconnect_timeout": 0}]
+    wrong += [{"tls": "server.pem"}, {"peer_tls": {"ca": "ca.pem"}}, {"accept_code": "no"}, {"accept_state": 1}]
+    wrong += [{"custom_agent_classes": Worker}, {"custom_agent_classes": "Worker"}]
+    for settings in (*wrong, *({"custom_agent_classes": [cls]} for cls in classes)):
         with pytest.raises(ConfigError):
-            RpcAgentServerLauncher(**wrong)
+            RpcAgentServerLauncher(**settings)
+
+
+@pytest.mark.parametrize("in_subprocess", [False, True])
+def test_a_launcher_is_launched_once_and_before_one_waits_for_it(in_subprocess: bool) -> None:
+    launcher = RpcAgentServerLauncher()
+    for wait in (launcher.wait_until_terminate, launcher.wait_until_end):
+        with pytest.raises(UsageError, match=r"call launch\(\) first"):
+            wait()
+    launcher.launch(in_subprocess=in_subprocess)
+    try:
+        with pytest.raises(UsageError, match=r"has been launched; call shutdown\(\)"):
+            launcher.launch()
+        assert at(launcher).add(1) == 2
+    finally:
+        launcher.shutdown()
+    launcher.wait_until_terminate()
+    launcher.launch(in_subprocess=in_subprocess)
+    launcher.shutdown()
+
+
+def test_a_program_that_only_serves_prints_a_line_when_it_is_ready() -> None:
+    program = """
+        from paragent import RpcAgentServerLauncher
+        from tests.remote.agents import Worker
+        launcher = RpcAgentServerLauncher(port=0, custom_agent_classes=[Worker])
+        launcher.launch(in_subprocess=False)
+        launcher.wait_until_terminate()
+    """
+    with BoundedPopen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        port = int(line.partition("agent server at localhost:")[2].partition(":")[0])
+        assert line.endswith(": accepts Worker; clients need the token; Ctrl-C stops it\n")
+        agent: Any = Worker("w", to_dist={"host": "localhost", "port": port})
+        assert agent.add(1).result(60) == 2
+        server.terminate()
+        assert server.wait(60) == 0
 
 
 def test_a_server_with_its_own_classes_accepts_no_code(closed: RpcAgentServerLauncher) -> None:
@@ -111,14 +154,25 @@ def test_lists_show_the_names_of_client_programs(
 @pytest.mark.slow
 def test_the_command_line_runs_queries_and_stops_a_server() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "paragent", "agent-server", "--port", "0", "--module", "tests.remote.agents"],
+        [
+            sys.executable,
+            "-m",
+            "paragent",
+            "agent-server",
+            "--port",
+            "0",
+            "--module",
+            "tests.remote.agents",
+            "--reconnect-timeout",
+            "9",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "accepts Failing, Holder, Slow, Spawner, Team, Worker" in line
+        assert "accepts Failing, Holder, Moderator, Slow, Spawner, Team, Worker" in line
         port = line.split("localhost:")[1].split(":")[0]
         agent: Any = Worker("listed", to_dist={"host": "localhost", "port": port})
         assert agent.note(1) == 1
@@ -186,6 +240,28 @@ def test_a_module_without_agent_classes_is_rejected() -> None:
         )
         assert done.returncode == 2
         assert module in done.stderr
+
+
+@pytest.mark.parametrize("classes", [[], [Worker]])
+def test_settings_of_restricted_servers_are_rejected_by_others(classes: list[type]) -> None:
+    for settings, option in (
+        ({"trusted_servers": ["localhost:1"]}, "--trusted-server"),
+        ({"reconnect_timeout": 9.0}, "--reconnect-timeout"),
+    ):
+        with pytest.raises(ConfigError, match=f"{option}\\) is for restricted servers"):
+            RpcAgentServerLauncher(custom_agent_classes=classes, accept_code=True, **settings)
+        RpcAgentServerLauncher(custom_agent_classes=[Worker], **settings)
+
+
+def test_a_file_without_the_authority_of_other_servers_is_rejected_at_the_start(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    for file, problem in (
+        (tmp_path / "missing.pem", "cannot be read"),
+        (empty, "with the certificate of an authority"),
+    ):
+        with pytest.raises(ConfigError, match=f"{file.name}' .*{problem}"):
+            RpcAgentServerLauncher(peer_tls=TlsConf(ca=str(file))).launch(in_subprocess=False)
 
 
 @pytest.mark.slow

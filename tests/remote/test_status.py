@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from paragent import AccessDenied, RpcAgentServerLauncher, ServerLost
 from paragent.cli import main
-from paragent.remote.status import AgentServerMonitor, AgentServerStatus
+from paragent.remote.status import AgentServerMonitor, AgentServerStatus, AgentStatus
 from paragent.transport import Address
+from tests.children import BoundedPopen
 from tests.remote.agents import Worker
 from tests.waiting import wait_until
 
@@ -121,3 +125,52 @@ def test_the_command_prints_a_table_or_json(
     assert main([*where, "--json"]) == 0
     [listed] = json.loads(capsys.readouterr().out)["listed"]
     assert (listed["name"], listed["calls"], listed["failed"]) == ("[/red]", 1, 0)
+
+
+def test_an_agent_that_only_borrowers_hold_is_listed_once_with_its_holder(
+    own_server: RpcAgentServerLauncher, monitor: AgentServerMonitor, tmp_path: Path
+) -> None:
+    shared, proxy = at(own_server, "shared"), tmp_path / "shared.pickle"
+    assert shared.add(1) == 2
+    proxy.write_bytes(pickle.dumps(shared))
+    program = (
+        f"import pickle, sys; agent = pickle.load(open({str(proxy)!r}, 'rb')); "
+        "print(agent.add(1), flush=True); sys.stdin.read()"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with BoundedPopen([sys.executable, "-c", program], text=True, **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "2\n"
+        [owned] = monitor.status().listed
+
+        def borrowed() -> AgentStatus | None:
+            [listed] = monitor.status().listed
+            return listed if listed.client != owned.client else None
+
+        del shared
+        listed = wait_until(borrowed)
+        assert listed is not None
+        assert (listed.name, listed.id) == ("shared", owned.id)
+        assert monitor.status().agents == 1
+    wait_until(lambda: monitor.status().listed == ())
+
+
+def test_rejected_constructors_are_listed_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stranger(Worker):
+        pass
+
+    with RpcAgentServerLauncher(custom_agent_classes=[Worker]) as launcher:
+        address = {"host": launcher.host, "port": launcher.port}
+        stranger: Any = Stranger("guest", to_dist=address)
+        assert isinstance(stranger.add(1).exception(60), AccessDenied)
+        broken: Any = Worker("broken", nothing=1, to_dist=address)  # type: ignore[call-arg]
+        assert isinstance(broken.add(1).exception(60), TypeError)
+        opened = monitor_of(launcher)
+        rows = {agent.name: agent for agent in opened.status().listed}
+        opened.close()
+        assert main(["agents", "--port", str(launcher.port)]) == 0
+    assert (rows["guest"].state, rows["guest"].kind) == ("failed", Stranger.__qualname__)
+    assert rows["guest"].error.startswith("AccessDenied: this server runs only its own agent classes (Worker)")
+    assert (rows["broken"].state, rows["broken"].kind) == ("failed", "Worker")
+    assert rows["broken"].error.startswith("TypeError: ")
+    assert "AccessDenied:" in capsys.readouterr().out

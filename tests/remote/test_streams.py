@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paragent import CallTimedOut, RemoteStream
+from paragent import CallTimedOut, RemoteStream, Unserialisable
+from tests.remote.agents import Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,15 @@ def test_a_generator_runs_at_most_its_credit_ahead(worker: Any) -> None:
     assert worker.seen().result(5) <= 2 * RemoteStream.CREDIT
     stream.close()
     assert worker.add(1).result(5) == 2
+
+
+def test_a_stream_cannot_be_sent_to_another_process(worker: Any) -> None:
+    with pytest.raises(
+        Unserialisable, match=r"`it\['numbers'\]\[0\]`, a \S+RemoteStream: .*Worker.numbers.*`yield from"
+    ):
+        worker.pass_numbers(Worker("other", to_dist=True), 3).result(60)
+    with pytest.raises(Unserialisable, match="`yield from"):
+        worker.echo(worker.numbers(3))
 
 
 def test_leaving_early_ends_the_generator(worker: Any, mark: Path, eventually: Any) -> None:

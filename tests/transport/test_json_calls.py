@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -273,6 +274,33 @@ def test_a_stream_that_ends_fails_pending_calls_and_cancels_running_ones() -> No
     in_loop(program())
 
 
+def test_a_write_that_fails_leaves_no_unread_error() -> None:
+    class Closing(Pipe):
+        """Fails a write after the end of the stream has been read."""
+
+        reader: asyncio.Task[NoReturn]
+
+        async def write(self, message: bytes) -> None:
+            self._incoming.put_nowait(None)
+            await asyncio.wait([self.reader])
+            raise ServerLost("the connection is closed")
+
+    async def program() -> None:
+        unread: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+        stream = Closing(asyncio.Queue(), asyncio.Queue())
+        connection = JsonConnection(stream)
+        stream.reader = asyncio.create_task(connection.serve())
+        with pytest.raises(ServerLost, match="the connection is closed"):
+            await connection.call("add", 1, 2)
+        with pytest.raises(ServerLost, match="the peer closed the stream"):
+            await stream.reader
+        gc.collect()
+        assert unread == []
+
+    in_loop(program())
+
+
 # --- over gRPC ------------------------------------------------------------------------------------------------------------
 
 _TOKEN = Token("x" * 20)
@@ -324,5 +352,36 @@ def test_a_client_connects_when_needed_and_again_after_the_server_restarted() ->
         await client.close()
         with contextlib.suppress(TimeoutError):
             await server.stop(0)
+
+    run(program(), 60)
+
+
+class _Deaf:
+    """Reads nothing, so that writes of the client wait."""
+
+    def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        return {}, None
+
+    async def serve(self, stream: ServerStream, admitted: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def test_closing_a_stream_fails_a_write_that_waits() -> None:
+    async def program() -> None:
+        server = RpcServer(Address.of("127.0.0.1", 0), {"test": _Deaf()}, _TOKEN)
+        port = await server.start()
+        stream, _ = await connect(Address("127.0.0.1", port), "test", _TOKEN, None, {}, 60.0)
+
+        async def write() -> None:
+            while True:
+                await stream.write(bytes(MESSAGE_BYTES))
+
+        writing = asyncio.create_task(write())
+        done, _ = await asyncio.wait([writing], timeout=0.5)
+        assert not done
+        await stream.close()
+        with pytest.raises(ServerLost, match="the connection was closed"):
+            await writing
+        await server.stop(0)
 
     run(program(), 60)

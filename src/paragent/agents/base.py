@@ -6,7 +6,7 @@ import functools
 from abc import ABCMeta
 from collections.abc import Awaitable
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paragent._internal.ids import new_id
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from paragent.agents.proxy import RpcAgent
+    from paragent.errors import UsageError
     from paragent.remote import DistConf
+    from paragent.remote.link import Link
+    from paragent.remote.result import Result
     from paragent.transport import TlsConf
 
 __all__ = ["AgentBase", "Reply", "answer_of", "ask", "name_of", "replies_async", "require_agent", "suggests_arguments"]
@@ -25,14 +28,25 @@ F = TypeVar("F")
 class _AgentMeta(ABCMeta):
     """Adds the argument `to_dist` to the constructor of every agent class; the class itself never sees it."""
 
-    def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
-        if to_dist is None or to_dist is False:
-            return super().__call__(*args, **kwargs)
-        return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
+    if not TYPE_CHECKING:  # type checkers read the constructors of agent classes instead
+
+        def __call__(cls, *args: Any, to_dist: Any = None, **kwargs: Any) -> Any:
+            if to_dist is None or to_dist is False:
+                return super().__call__(*args, **kwargs)
+            return _constructor(to_dist is True)(cls, args, kwargs, to_dist)
 
     def construct_here(cls, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Construct the agent in this process. Servers use it to construct agents for their clients."""
         return super().__call__(*args, **kwargs)
+
+    def proxy_of(cls, link: Link, agent: tuple[str, int], *, known: bool) -> RpcAgent:
+        """Return a proxy of an agent on another server, by the session and the number that it has there.
+
+        It is an agent of this class if its class is `known`; otherwise the proxy calls any public method.
+        """
+        from paragent.agents.proxy import proxy_of
+
+        return proxy_of(cls if known else AgentBase, link, agent)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         """A proxy counts as an instance of the class of its remote agent."""
@@ -82,6 +96,12 @@ def suggests_arguments(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
+def of_proxy(method: F) -> F:
+    """Mark a method of `AgentBase` that proxies implement themselves: it is not sent to the agent (`remote.methods`)."""
+    method.__paragent_of_proxy__ = True  # type: ignore[attr-defined]
+    return method
+
+
 class AgentBase(metaclass=_AgentMeta):
     """An agent: it has a name and replies to messages.
 
@@ -104,8 +124,8 @@ class AgentBase(metaclass=_AgentMeta):
     ) -> None:
         self.name = name if name is not None else new_id(type(self).__name__)
 
-    def reply(self, x: Any = None) -> Any:  # noqa: ARG002 - the name that subclasses and callers use
-        """Reply to a message. Subclasses override this method."""
+    def reply(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - type checkers accept every signature in a subclass
+        """Reply to a message. Subclasses override this method, as `def reply(self, x: Msg) -> Msg` for example."""
         raise TypeError(
             f"{type(self).__name__} has no `reply` method: define `def reply(self, x)` or `async def reply(self, x)`"
         )
@@ -123,7 +143,8 @@ class AgentBase(metaclass=_AgentMeta):
         grace: float | None = 2.0,
         timeout: float | None = None,
         tls: TlsConf | None = None,
-    ) -> RpcAgent:
+        reconnect_timeout: float = 1.0,
+    ) -> Self:
         """Copy this agent, in its current state, to another process and return the proxy of the copy.
 
         Args:
@@ -134,6 +155,7 @@ class AgentBase(metaclass=_AgentMeta):
                 killed. None: no limit.
             timeout: the time limit of each call in seconds.
             tls: how to connect to a server that uses TLS.
+            reconnect_timeout: the seconds to reconnect to a server that does not answer, before its agents count as lost.
 
         Raises:
             ConfigError: the settings contradict each other.
@@ -144,8 +166,49 @@ class AgentBase(metaclass=_AgentMeta):
         from paragent.agents.proxy import move
         from paragent.remote import DistConf
 
-        conf = DistConf(host=host, port=port, own_process=own_process, grace=grace, timeout=timeout, tls=tls)
-        return move(self, conf)
+        conf = DistConf(
+            host=host,
+            port=port,
+            own_process=own_process,
+            grace=grace,
+            timeout=timeout,
+            tls=tls,
+            reconnect_timeout=reconnect_timeout,
+        )
+        return cast("Self", move(self, conf))  # the proxy has the methods of this class
+
+    @of_proxy
+    @suggests_arguments
+    def options(self, *, timeout: float | None) -> Self:  # noqa: ARG002 - `RpcAgent` uses it
+        """Return a proxy of the same remote agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
+
+        Args:
+            timeout: the time limit of each call in seconds; None: no limit.
+
+        Raises:
+            ConfigError: the timeout is neither a positive number of seconds nor None.
+            UsageError: the agent is in this process, where a call cannot be given a deadline.
+        """
+        raise self._not_remote("options")
+
+    @of_proxy
+    def stop(self) -> Result[bool]:
+        """Free a remote agent now: its waiting and running calls fail with `AgentStopped`.
+
+        Returns a result that arrives when the agent is freed: whether it existed.
+
+        Raises:
+            UsageError: the agent is in this process.
+        """
+        raise self._not_remote("stop")
+
+    def _not_remote(self, method: str) -> UsageError:
+        from paragent.errors import UsageError
+
+        return UsageError(
+            f"{method}() is for remote agents, and {self!r} is in this process; create it with "
+            f"{type(self).__name__}(..., to_dist=True)"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={getattr(self, 'name', None)!r})"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from paragent._internal.validation import seconds
 from paragent.agents.base import AgentBase, name_of, suggests_arguments
-from paragent.errors import ConfigError, Unserialisable
+from paragent.errors import AccessDenied, ConfigError, Unserialisable
+from paragent.remote.arguments import note_sent
 from paragent.remote.methods import Kind, Method, attributes_of, methods_of
 from paragent.remote.placement import DistConf, link_for
-from paragent.remote.protocol import DropAgent
+from paragent.remote.protocol import MAX_NAME, DropAgent
 from paragent.serialization.packing import unserialisable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from paragent.remote.link import Link
     from paragent.remote.result import Result
 
-__all__ = ["RpcAgent", "construct", "link_of", "move"]
+__all__ = ["RpcAgent", "construct", "link_of", "move", "proxy_of"]
 
 _OWN = frozenset({"stop", "options", "to_dist"})
 """Methods of the proxy itself, unless the agent's class defines them."""
@@ -36,7 +37,7 @@ class RpcAgent(AgentBase):
     first use.
     """
 
-    __slots__ = ("__paragent_link__", "_agent", "_child", "_name", "_original", "_owns", "_timeout")
+    __slots__ = ("__paragent_link__", "_agent", "_child", "_copies", "_name", "_original", "_owns", "_timeout")
     __paragent_agent__: type = AgentBase
     __paragent_link__: Link
     _original: RpcAgent | None
@@ -44,18 +45,18 @@ class RpcAgent(AgentBase):
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigError("create a proxy with to_dist: MyAgent(..., to_dist=True), or agent.to_dist()")
 
-    def stop(self) -> Result:
+    def stop(self) -> Result[bool]:
         """Free the agent now: its waiting and running calls fail with `AgentStopped`. The result arrives when it is freed."""
         if self._original is not None:
             return self._original.stop()
-        result: Result = self.__paragent_link__.stop(self._agent)
+        result: Result[bool] = self.__paragent_link__.stop(self._agent)
         self._owns = False
         if self._child is not None:
             self.__paragent_link__.retire(self._child.end)
         return result
 
     @suggests_arguments
-    def options(self, *, timeout: float | None) -> Any:
+    def options(self, *, timeout: float | None) -> Self:
         """Return a proxy of the same agent whose calls have another deadline: `agent.options(timeout=3).reply(x)`.
 
         Raises:
@@ -64,9 +65,9 @@ class RpcAgent(AgentBase):
         if timeout is not None:
             seconds(timeout, "timeout", none=True)
         cls = type(self).__paragent_agent__
-        return _proxy(cls, self.__paragent_link__, self._agent, timeout, self._name, original=self)
+        return cast("Self", _proxy(cls, self.__paragent_link__, self._agent, timeout, self._name, original=self))
 
-    def to_dist(self, *_: Any, **__: Any) -> RpcAgent:
+    def to_dist(self, *_: Any, **__: Any) -> Self:
         """Raise `ConfigError`: the agent is already on a server."""
         raise ConfigError("this agent is already on a server")
 
@@ -90,24 +91,58 @@ class RpcAgent(AgentBase):
         return f"<RpcAgent {type(self).__paragent_agent__.__name__}{name} at {self.__paragent_link__.address}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        note_sent(self)
         agent = self._agent if type(self._agent) is tuple else (self.__paragent_link__.session, self._agent)
         return _revive, (
             type(self).__paragent_agent__,
             tuple(self.__paragent_link__.address),
             self.__paragent_link__.tls,
+            self.__paragent_link__.reconnect_timeout,
             agent,
             self._timeout,
             self._name,
         )
 
+    def __paragent_reference__(self) -> tuple[Any, ...]:
+        """Return the proxy as data for a restricted server (`remote.data.ProxyReference`).
+
+        Raises:
+            AccessDenied: the agent is in a child process.
+        """
+        link, cls = self.__paragent_link__, type(self).__paragent_agent__
+        if link.address.path:
+            raise AccessDenied(
+                f"the server accepts no code, and {self!r} is in a child process of another program, which the server may not "
+                "call; create the agent on an agent server"
+            )
+        note_sent(self)
+        session, number = self._agent if type(self._agent) is tuple else (link.session, self._agent)
+        return link.address.host, link.address.port, session, number, link.tls is not None, cls.__qualname__
+
     def __del__(self) -> None:
         try:
-            if self._owns:
+            if self._copies is not None:
+                self._copies.discard(id(self))
+            if self._owns and not self._copies:
                 self.__paragent_link__.post(DropAgent(self._agent))
                 if self._child is not None:
                     self.__paragent_link__.retire(self._child.end)
         except AttributeError:
             return  # the proxy was not completely constructed
+
+
+class _ProxyWithoutClass(RpcAgent):
+    """Proxy of an agent whose class this process does not have: calls any public name as a method that is no generator."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or len(name) > MAX_NAME:
+            raise AttributeError(f"{name[:MAX_NAME]!r} is not a public method")
+        return functools.partial(self._call, name)
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self.__paragent_link__.call(self._agent, name, args, kwargs, self._timeout, f"the agent's {name}")
 
 
 def link_of(agent: RpcAgent) -> Link:
@@ -157,10 +192,16 @@ def move(agent: AgentBase, conf: DistConf) -> RpcAgent:
     return _proxy(cls, link, number, conf.timeout, name_of(agent), child=child)
 
 
+def proxy_of(cls: type, link: Link, agent: tuple[str, int]) -> RpcAgent:
+    """Return a proxy of an agent on another server; `AgentBase` for an agent whose class this process does not have."""
+    return _proxy(cls, link, agent, None, None)
+
+
 def _revive(
     cls: type,
     address: tuple[str, int, str],
     tls: Any,
+    reconnect_timeout: float,
     agent: tuple[str, int],
     timeout: float | None,
     name: str | None = None,
@@ -169,7 +210,7 @@ def _revive(
     from paragent.remote.link import link_to
     from paragent.transport.address import Address
 
-    return _proxy(cls, link_to(Address(*address), tls), agent, timeout, name)
+    return _proxy(cls, link_to(Address(*address), tls, reconnect_timeout), agent, timeout, name)
 
 
 def _proxy(
@@ -201,6 +242,10 @@ def _proxy(
     put(proxy, "_name", name)
     put(proxy, "_child", child)
     put(proxy, "_original", original)
+    copies = link.copies_of(agent) if original is None and type(agent) is tuple else None
+    if copies is not None:
+        copies.add(id(proxy))
+    put(proxy, "_copies", copies)
     put(proxy, "_owns", original is None)
     return proxy
 
@@ -220,7 +265,8 @@ def _proxy_class(cls: type) -> type[RpcAgent]:
         if name not in members and not hasattr(RpcAgent, name):
             members[name] = _reader(name)
     meta: Any = type(RpcAgent)
-    made: type[RpcAgent] = type.__call__(meta, f"RpcAgent[{cls.__qualname__}]", (RpcAgent,), members)
+    base = _ProxyWithoutClass if cls is AgentBase else RpcAgent
+    made: type[RpcAgent] = type.__call__(meta, f"RpcAgent[{cls.__qualname__}]", (base,), members)
     return made
 
 

@@ -116,8 +116,10 @@ class RemotePool:
         self._calls = JsonClient(self._connect, errors=_POOL_ERRORS, other_errors=MachineFailed)
         self._closed = False
 
-    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
-        answer = await self._call_until(self._reconnect, "acquire", request_id, holder, duration, limit)
+    async def acquire(
+        self, request_id: str, holder: str, duration: float, limit: float | None, worker: str = ""
+    ) -> tuple[int, Machine]:
+        answer = await self._call_until(self._reconnect, "acquire", request_id, holder, duration, limit, worker)
         token, machine = answer
         return int(token), _machine(machine)
 

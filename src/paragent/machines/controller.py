@@ -214,8 +214,10 @@ class PoolController:
 
     # --- AsyncPool --------------------------------------------------------------------------------------------------
 
-    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
-        lease = self._state.request(request_id, holder, duration, limit)
+    async def acquire(
+        self, request_id: str, holder: str, duration: float, limit: float | None, worker: str = ""
+    ) -> tuple[int, Machine]:
+        lease = self._state.request(request_id, holder, duration, limit, worker)
         if lease is not None and lease.active and lease.token in self._leased:
             return lease.token, self._leased[lease.token]
         future = self._requests.get(request_id)
@@ -227,6 +229,14 @@ class PoolController:
     async def withdraw(self, request_id: str) -> None:
         self._state.withdraw(request_id)
         self._answer(request_id, PoolStopped("the request was withdrawn"))
+        self._execute_commands()
+
+    def end_worker(self, worker: str) -> None:
+        """Take back the machines of a worker that has ended, without waiting for their deadlines; drop its requests."""
+        for lease in self._state.end_worker(worker):
+            if lease.machine_id:
+                _log.warning("machine %s is taken back: its holder has ended: %s", lease.machine_id, lease.holder)
+            self._answer(lease.request_id, PoolStopped("the worker that sent the request has ended"))
         self._execute_commands()
 
     async def withdraw_pending(self, request_id: str) -> None:

@@ -18,6 +18,7 @@ from paragent._internal.clock import monotonic
 from paragent._internal.ids import new_id
 from paragent._internal.processes import here, program
 from paragent._internal.validation import seconds
+from paragent._internal.worker_ids import worker_id
 from paragent.errors import LeaseLost, LeaseTimeout, ParagentError, PoolStopped
 
 if TYPE_CHECKING:
@@ -43,10 +44,13 @@ T = TypeVar("T")
 class AsyncPool(Protocol):
     """The operations of a pool, on its event loop. Leases are identified by their fencing tokens."""
 
-    async def acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+    async def acquire(
+        self, request_id: str, holder: str, duration: float, limit: float | None, worker: str = ""
+    ) -> tuple[int, Machine]:
         """Wait for a machine; return the token of the lease and the machine.
 
-        Calls with the same `request_id` are the same request. A caller that stops waiting calls `withdraw`.
+        Calls with the same `request_id` are the same request. A caller that stops waiting calls `withdraw`. `worker` is the id
+        of the worker process that requests it, if it is one; the lease ends with that process.
 
         Raises:
             PoolStopped, PoolFailed: the pool has ended.
@@ -161,7 +165,7 @@ class EventLoopBridge:
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the pool's loop, without waiting for it. Does nothing if the pool has stopped."""
-        with contextlib.suppress(ParagentError):
+        with contextlib.suppress(ParagentError, RuntimeError):  # RuntimeError: the loop was closed a moment ago
             self._loop().call_soon_threadsafe(function)
 
     def fail(self, error: ParagentError) -> None:
@@ -366,7 +370,7 @@ class _Waiter:
                 raise asyncio.CancelledError
             async with asyncio.timeout(options.timeout):
                 token, machine = await self._pool.acquire(
-                    self._request_id, options.holder, options.duration, options.limit
+                    self._request_id, options.holder, options.duration, options.limit, worker_id()
                 )
         except TimeoutError:
             await self._withdraw()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from dataclasses import fields
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paragent._internal.text import counted
 from paragent._internal.threads import run_loop, start_thread, write_traceback
 from paragent._internal.validation import integer, reject_unknown, seconds
+from paragent._internal.worker_ids import observe_ends, stop_observing
 from paragent.errors import ConfigError, PoolStopped, UsageError
 from paragent.machines.cleanup import Owner, kill_owned
 from paragent.machines.controller import PoolController, changes_after
@@ -103,6 +105,7 @@ class VMPoolManager(Pool):
             )
         try:
             self.bridge.wait(self._start(), _START_SECONDS)
+            observe_ends(self._end_worker)
             self.wait_until_free(self._state.size if wait_for is None else wait_for, _START_SECONDS)
         except BaseException:
             self.stop()
@@ -122,6 +125,11 @@ class VMPoolManager(Pool):
         _check_memory(provider, machines)
         self._controller = PoolController(provider, self._state, max_boots=machines, max_resets=self._max_resets)
         await self._controller.start()
+
+    def _end_worker(self, worker: str) -> None:
+        """Take back the machines of a worker that has ended; from any thread."""
+        assert self._controller is not None
+        self.bridge.call_soon(functools.partial(self._controller.end_worker, worker))
 
     def wait_until_free(self, machines: int, timeout: float) -> None:
         """Return when this many machines are free or leased.
@@ -159,6 +167,7 @@ class VMPoolManager(Pool):
             loop, self._loop = self._loop, None
         if loop is None:
             return
+        stop_observing(self._end_worker)
         for server in self._servers:
             server.close()
         try:

@@ -110,10 +110,12 @@ class _PoolService:
 
         return call
 
-    async def _acquire(self, request_id: str, holder: str, duration: float, limit: float | None) -> tuple[int, Machine]:
+    async def _acquire(
+        self, request_id: str, holder: str, duration: float, limit: float | None, worker: str = ""
+    ) -> tuple[int, Machine]:
         self._waiting[request_id] += 1
         try:
-            return await self._bridge.wait_async(self._pool.acquire(request_id, holder, duration, limit))
+            return await self._bridge.wait_async(self._pool.acquire(request_id, holder, duration, limit, worker))
         except asyncio.CancelledError:
             io_loop().call_later(_RECONNECT_SECONDS, self._withdraw_if_abandoned, request_id)
             raise

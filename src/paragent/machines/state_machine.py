@@ -112,6 +112,8 @@ class LeaseRecord:
     """Whether the holder has got the machine."""
     since: float = 0.0
     """When it became active."""
+    worker: str = ""
+    """The id of the worker process that requested it; empty if another process did."""
 
     def move_deadline(self, now: float) -> None:
         """Set the deadline to `duration` from now, at most to the final one."""
@@ -338,13 +340,15 @@ class PoolStateMachine:
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
-    def request(self, request_id: str, holder: str, duration: float, limit: float | None = None) -> LeaseRecord | None:
+    def request(
+        self, request_id: str, holder: str, duration: float, limit: float | None = None, worker: str = ""
+    ) -> LeaseRecord | None:
         """Request a machine; return the lease if one is assigned, else None: it follows with an ACTIVATE command.
 
         Repeating an id repeats the same request: it keeps its place in the queue, or returns the same lease.
 
         Raises:
-            LeaseLost: the lease of this request has ended.
+            LeaseLost: the lease of this request, or the worker, has ended.
             PoolFailed: the pool failed.
             PoolStopped: the pool is being drained.
             ConfigError: `duration` or `limit` is not a positive number of seconds.
@@ -353,18 +357,32 @@ class PoolStateMachine:
             return lease
         if request_id in self._ended:
             raise LeaseLost(f"the lease of request {request_id} has ended; send a request with a new id")
+        if worker in self._ended:
+            raise LeaseLost("the worker that sent the request has ended")
         self._check_open()
         seconds(duration, "the duration of a lease")
         if limit is not None:
             seconds(limit, "the limit of a lease", none=True)
         if request_id not in self._pending:
-            self._pending[request_id] = LeaseRecord(request_id, holder, duration, limit)
+            self._pending[request_id] = LeaseRecord(request_id, holder, duration, limit, worker=worker)
             self._assign()
         return self._granted.get(request_id)
 
     def is_granted(self, request_id: str) -> bool:
         """Return whether a machine is assigned to a request."""
         return request_id in self._granted
+
+    def end_worker(self, worker: str) -> list[LeaseRecord]:
+        """Withdraw the requests of a worker process that has ended, and return them; reject those that arrive late."""
+        self._remember_ended(worker)
+        requests = (
+            *self._pending.values(),
+            *self._granted.values(),
+        )  # first those that wait, so that they get no machine
+        ended = [request for request in requests if request.worker == worker]
+        for request in ended:
+            self.withdraw(request.request_id)
+        return ended
 
     def withdraw(self, request_id: str) -> None:
         """Cancel a request. If a machine was assigned in the meantime, its lease is released."""
@@ -469,7 +487,8 @@ class PoolStateMachine:
         """Put the request of a lease that never became active at the head of the queue, with a new record."""
         limit = None if lease.final_deadline is None else lease.final_deadline - self._clock()
         self._ended.pop(lease.request_id, None)
-        self._pending[lease.request_id] = LeaseRecord(lease.request_id, lease.holder, lease.duration, limit)
+        again = LeaseRecord(lease.request_id, lease.holder, lease.duration, limit, worker=lease.worker)
+        self._pending[lease.request_id] = again
         self._pending.move_to_end(lease.request_id, last=False)
         if self.draining or self.failure:
             self._reject_pending()

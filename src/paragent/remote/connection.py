@@ -1,6 +1,6 @@
 """Connection to an agent server, on the I/O loop: connects, sends and receives frames, and reconnects after a break.
 
-If reconnecting does not succeed within a fraction of a second, the server counts as lost.
+If reconnecting does not succeed within the time limit of the client, the server counts as lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paragent._internal.processes import program
 from paragent.errors import AccessDenied, LimitExceeded, ParagentError, ProtocolError, ServerLost
 from paragent.remote.protocol import Goodbye
 from paragent.remote.reliable_stream import ACK_SECONDS, ReliableStream
-from paragent.transport.client import ClientStream, connect
+from paragent.transport.client import ClientStream, ConnectionClosed, connect
 from paragent.transport.limits import Limits, TimeBudget
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ __all__ = ["Connection", "ExternalServer", "ServerEndpoint"]
 
 _FIRST_CONNECT = 2.0
 """Seconds to connect for the first time: a server that is starting at the same time may take that long."""
-_RECONNECT = 1.0
-"""Seconds to reconnect after the connection was closed or reset."""
-_RECONNECT_SILENT = 0.35
-"""Seconds to reconnect after the server stopped answering. Noticing that takes up to 1.55 s (see `transport.client`), and both
-together must take less than 2 s."""
+_NOTICING = 0.65
+"""Seconds by which that limit is shorter after the server stopped answering. Noticing that takes up to 1.55 s (see
+`transport.client`), and both together must take less than 2 s with the default limit."""
+_ATTEMPT = 5.0
+"""Longest attempt to reconnect: over a network that works again, a new attempt succeeds before an old one is repeated."""
 _CLOSED_WORDS = ("closed", "reset", "cancel")
 """Words in gRPC's errors for a connection that was closed or reset. Any other error means that the server stopped answering."""
 _RETRY = 0.05
@@ -54,15 +54,16 @@ class ServerEndpoint(Protocol):
     async def gone(self) -> str:
         """Return a message when the server has ended; never return if only the connection shows that."""
 
-    def unreachable(self, trouble: str, *, first: bool) -> str:
+    def unreachable(self, trouble: ParagentError, *, first: bool) -> str:
         """Return the error message for a server that cannot be reached; `first`: it has never been reached."""
 
 
 class ExternalServer:
     """An agent server that this program did not start."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: TlsConf | None) -> None:
         self.address = address
+        self._tls = tls
 
     async def ready(self) -> None:
         """Return at once: connecting shows whether the server is there."""
@@ -72,17 +73,29 @@ class ExternalServer:
         await asyncio.Event().wait()
         raise AssertionError
 
-    def unreachable(self, trouble: str, *, first: bool) -> str:
+    def unreachable(self, trouble: ParagentError, *, first: bool) -> str:
         """Return the error message; if the server was never reached, it says how to start one."""
+        reason = str(trouble).removeprefix(f"server {self.address}: ")
         if not first:
-            return f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({trouble})"
+            return (
+                f"agent server {self.address} is gone: it died, was stopped or cannot be reached ({reason}). Its agents count as "
+                "lost: create new ones when it answers again. To wait for a server that froze, use "
+                "to_dist(reconnect_timeout=...) or start the restricted server whose agent calls it with --reconnect-timeout"
+            )
         if self.address.path:
             return f"no agent server listens at {self.address} any more"
-        reason = trouble.removeprefix(f"server {self.address}: ")
-        return (
-            f"no agent server answers at {self.address}; start one there with: "
-            f"paragent agent-server --host {self.address.host} --port {self.address.port} ({reason})"
-        )
+        start = f"paragent agent-server --host {self.address.host} --port {self.address.port}"
+        if isinstance(trouble, ConnectionClosed) and self._tls is not None:
+            return (
+                f"the server at {self.address} closed the connection after the TLS handshake: it may require a certificate of "
+                "its clients; name yours with TlsConf(cert=..., key=...) or --tls-cert and --tls-key"
+            )
+        if isinstance(trouble, ConnectionClosed):
+            return (
+                f"the server at {self.address} closes connections without TLS: if it uses TLS, connect with "
+                f"to_dist(tls=TlsConf(ca=...)) or --tls-ca FILE; if it is not an agent server, start one with: {start}"
+            )
+        return f"no agent server answers at {self.address}; start one there with: {start} ({reason})"
 
 
 class Connection:
@@ -97,6 +110,7 @@ class Connection:
         pending: the calls to settle, and to fail when the server is lost.
         outbox: the messages to send.
         loop: the I/O loop.
+        reconnect_timeout: seconds to reconnect after the connection broke.
         data_only: whether to unpickle nothing that the server sends.
     """
 
@@ -109,7 +123,8 @@ class Connection:
         outbox: Outbox,
         loop: asyncio.AbstractEventLoop,
         *,
-        data_only: bool = False,
+        reconnect_timeout: float,
+        data_only: bool,
     ) -> None:
         self.session = secrets.token_hex(16)
         """Name under which the server knows this client, over all its connections."""
@@ -119,6 +134,7 @@ class Connection:
         """Whether the server can connect to other servers that use TLS."""
         self._endpoint, self._token, self._tls, self._data_only = endpoint, token, tls, data_only
         self._pending, self._outbox, self._loop = pending, outbox, loop
+        self._reconnect_timeout = reconnect_timeout
         limits = Limits()
         frame_limit = 2 * limits.window_bytes if data_only else limits.frame_bytes
         self._frames = ReliableStream(frame_limit, reads_data=data_only)
@@ -188,13 +204,16 @@ class Connection:
             except ParagentError as error:
                 self.broken = True
                 closed = any(word in str(error).lower() for word in _CLOSED_WORDS)
-                budget = TimeBudget(_RECONNECT if closed else _RECONNECT_SILENT)
+                budget = TimeBudget(
+                    self._reconnect_timeout if closed else max(self._reconnect_timeout - _NOTICING, _RETRY)
+                )
 
     async def _reach(self, budget: TimeBudget) -> dict[str, Any]:
         """Connect; try again until the time budget is used up."""
-        reason = ""
+        trouble: ServerLost | LimitExceeded | None = None
         while True:
             left = budget.left
+            attempt = TimeBudget(min(left, _ATTEMPT))
             hello = {
                 "session": self.session,
                 "program": program(),
@@ -204,18 +223,26 @@ class Connection:
             }
             try:
                 self._stream, welcome = await connect(
-                    self._endpoint.address, "agents", self._token, self._tls, hello, budget
+                    self._endpoint.address, "agents", self._token, self._tls, hello, attempt
                 )
             except (ServerLost, LimitExceeded) as error:
-                if not reason or left > 1.0:  # the last attempts have too little time to tell the reason
-                    reason = str(error)
+                budget.left -= min(left, _ATTEMPT) - attempt.left
+                if trouble is None or left > 1.0:  # the last attempts have too little time to tell the reason
+                    trouble = error
                 if budget.left <= _RETRY:
                     if isinstance(error, LimitExceeded):
                         raise
-                    raise ServerLost(self._endpoint.unreachable(reason, first=self._instance is None)) from None
+                    raise ServerLost(self._endpoint.unreachable(trouble, first=self._instance is None)) from None
                 await asyncio.sleep(_RETRY)
                 budget.left -= _RETRY
                 continue
+            except (AccessDenied, ProtocolError) as error:
+                if self._instance is None:
+                    raise
+                raise ServerLost(
+                    f"agent server {self._endpoint.address} is gone, and another program answers at its address ({error}). Its "
+                    "agents are lost: create new ones"
+                ) from error
             return welcome
 
     def _apply(self, welcome: dict[str, Any]) -> None:
@@ -225,7 +252,10 @@ class Connection:
             ServerLost: it is not the server process that this was connected to before.
         """
         if self._instance is not None and (welcome["instance"] != self._instance or not welcome["resumed"]):
-            raise ServerLost(f"agent server {self._endpoint.address} was restarted; its agents are gone")
+            raise ServerLost(
+                f"agent server {self._endpoint.address} was restarted, or this client was disconnected for longer than its "
+                "lease; the agents there are gone: create new ones"
+            )
         self._instance = welcome["instance"]
         self._pending.set_window(int(welcome["window"]))
         self.peer_tls = bool(welcome["peer_tls"])

@@ -18,7 +18,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
@@ -27,7 +27,22 @@ from paragent.messages import ActionModel, Msg
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["TAGS", "dump", "load"]
+__all__ = ["TAGS", "ProxyReference", "dump", "load"]
+
+
+class ProxyReference(NamedTuple):
+    """The proxy of a remote agent as data: where the agent is. The reader decides whether and how to connect to it."""
+
+    host: str
+    port: int
+    session: str
+    """The client that created the agent, as its server knows it."""
+    number: int
+    tls: bool
+    """Whether its server uses TLS."""
+    kind: str
+    """Name of its class, to find the reader's own class of this name."""
+
 
 _HEAD = 8
 """Number of bytes that hold the length of the text."""
@@ -44,6 +59,8 @@ _DECIMAL_CHARACTERS = 10_000
 _DECIMAL_EXPONENT = 10_000
 """Largest exponent of a decimal: converting one with a larger exponent to an integer would fill the memory."""
 _TIME_CHARACTERS = 64
+_NAME_CHARACTERS = 1_000
+"""Longest name of a host, a session or a class."""
 _ARRAY = re.compile(r"[<>|=]?[biufcSU][0-9]{1,6}|[<>|=]?[mM]8(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
 """Types of array elements: numbers, strings and times. Not objects, and not records, whose fields may be objects."""
 _RECURSION = 2_000
@@ -72,18 +89,19 @@ _FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (dict
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 
 
-def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
+def dump(thing: Any, expand: Callable[[Any], Any] | None = None, *, proxies: bool = True) -> bytes:
     """Return an encoded value.
 
     Args:
         thing: a value of the types that `load` returns.
         expand: called with an object of another type; returns what to write instead, or the same object.
+        proxies: whether it may contain proxies of agents.
 
     Raises:
         AccessDenied: it contains an object of another type.
         LimitExceeded: it is nested too deeply, or contains itself.
     """
-    writer = _Writer(expand)
+    writer = _Writer(expand, proxies=proxies)
     try:
         tree = writer.write(thing, 0)
         sizes = [len(buffer) for buffer in writer.buffers]
@@ -94,7 +112,14 @@ def dump(thing: Any, expand: Callable[[Any], Any] | None = None) -> bytes:
     return b"".join([len(encoded).to_bytes(_HEAD, "big"), encoded, *writer.buffers])
 
 
-def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -> Any:
+def load(
+    data: bytes,
+    nesting: int,
+    refused: str = "",
+    *,
+    frame: bool = False,
+    proxy: Callable[[ProxyReference], Any] | None = None,
+) -> Any:
     """Return a decoded value. The bytes may come from an untrusted sender.
 
     Args:
@@ -102,10 +127,11 @@ def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -
         nesting: most levels of containers within containers.
         refused: a key that no dict may have.
         frame: whether it is a frame, which has only None, bool, int, float, str, bytes, tuple, list and dict with str keys.
+        proxy: returns the proxy of a remote agent, or raises `AccessDenied`; None: proxies are rejected.
 
     Raises:
         LimitExceeded: it is nested too deeply, has too many parts, or too many keys with the same hash.
-        AccessDenied: a dict has the key `refused`.
+        AccessDenied: a dict has the key `refused`, or a proxy is rejected.
         ProtocolError: the bytes are malformed.
     """
     view = memoryview(data)
@@ -122,7 +148,7 @@ def load(data: bytes, nesting: int, refused: str = "", *, frame: bool = False) -
             _count_levels(text, nesting + 3)
         tree, sizes = json.loads(text)
         pieces = _cut(view, end, sizes)
-        return _Reader(iter(pieces), nesting, refused, _FRAME_TAGS if frame else None).read(tree, 0)
+        return _Reader(iter(pieces), nesting, refused, proxy, _FRAME_TAGS if frame else None).read(tree, 0)
     except (LimitExceeded, AccessDenied, ProtocolError):
         raise
     except RecursionError:
@@ -162,8 +188,8 @@ def _stays(thing: Any) -> bool:
 class _Writer:
     """Creates the tree of a JSON text, and collects the raw bytes that it refers to."""
 
-    def __init__(self, expand: Callable[[Any], Any] | None) -> None:
-        self._expand = expand
+    def __init__(self, expand: Callable[[Any], Any] | None, *, proxies: bool) -> None:
+        self._expand, self._proxies = expand, proxies
         self.buffers: list[Any] = []
 
     def write(self, thing: Any, depth: int) -> Any:
@@ -216,13 +242,17 @@ class _Writer:
                 raise AccessDenied(f"the server accepts no code, so arrays of {thing.dtype} cannot be sent")
             self.buffers.append(thing.tobytes())
             return ["n", thing.dtype.str, *thing.shape] if type(thing) is numpy.ndarray else ["N", thing.dtype.str]
+        if hasattr(type(thing), "__paragent_agent__"):
+            if not self._proxies:
+                raise AccessDenied("an attribute with the proxy of an agent cannot be read: a method may return it")
+            return ["P", *thing.__paragent_reference__()]
         expanded = thing if self._expand is None else self._expand(thing)
         if expanded is not thing:
             return self.write(expanded, depth)
         kind = thing if isinstance(thing, type) else type(thing)
         raise AccessDenied(
             f"the server accepts no code: {kind.__module__}.{kind.__qualname__} is not one of the types that it reads "
-            "(numbers, strings, bytes, containers, times, arrays, Msg, ActionModel)"
+            "(numbers, strings, bytes, containers, times, arrays, Msg, ActionModel, proxies of agents on its trusted servers)"
         )
 
 
@@ -230,9 +260,14 @@ class _Reader:
     """Creates a value from the tree of a JSON text, and counts levels."""
 
     def __init__(
-        self, buffers: Iterator[memoryview], nesting: int, refused: str, tags: frozenset[str] | None = None
+        self,
+        buffers: Iterator[memoryview],
+        nesting: int,
+        refused: str,
+        proxy: Callable[[ProxyReference], Any] | None,
+        tags: frozenset[str] | None,
     ) -> None:
-        self._buffers, self._nesting, self._refused, self._tags = buffers, nesting, refused, tags
+        self._buffers, self._nesting, self._refused, self._proxy, self._tags = buffers, nesting, refused, proxy, tags
 
     def read(self, node: Any, depth: int) -> Any:
         kind = type(node)
@@ -259,6 +294,17 @@ class _Reader:
         keys = _hashable(parts[::2])
         self._check_key(self._refused in keys)
         return list(zip(keys, parts[1::2], strict=True))
+
+    def proxy(self, parts: list[Any]) -> Any:
+        """Return the proxy of a remote agent."""
+        kinds = [str, int, str, int, bool, str]
+        if [type(part) for part in parts] != kinds or max(
+            len(parts[0]), len(parts[2]), len(parts[5])
+        ) > _NAME_CHARACTERS:
+            raise ProtocolError("a malformed proxy of an agent")
+        if self._proxy is None:
+            raise AccessDenied("proxies of agents are not read here")
+        return self._proxy(ProxyReference(*parts))
 
     def _check_key(self, found: bool) -> None:
         if found and self._refused:
@@ -439,6 +485,7 @@ _READERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
     "F": _fraction,
     "M": _message,
     "A": lambda _, parts: ActionModel(*parts),
+    "P": lambda reader, parts: reader.proxy(parts),
 }
 
 _LEAVES: dict[str, Callable[..., Any]] = {

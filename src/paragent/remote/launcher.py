@@ -10,10 +10,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from paragent._internal.threads import start_thread, write_traceback
-from paragent._internal.validation import seconds
+from paragent._internal.validation import flag, instance_of, optional, seconds
 from paragent.errors import ConfigError, ServerLost, UsageError
-from paragent.remote.placement import limit_process, parse_trusted, unlimit_process
-from paragent.transport.address import Address
+from paragent.remote.placement import RECONNECT_TIMEOUT, limit_process, parse_trusted, unlimit_process
+from paragent.transport.address import Address, TlsConf
 from paragent.transport.auth import load_token
 from paragent.transport.limits import Limits
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from paragent.remote.server.dispatcher import MessageDispatcher
-    from paragent.transport.address import TlsConf
     from paragent.transport.server import RpcServer
 
 __all__ = ["RpcAgentServerLauncher"]
@@ -33,6 +32,16 @@ _STOP = 2.0
 _LEASE = 10.0
 """Seconds after which the agents of a disconnected client are freed. A client that can reach the server reconnects within one
 second; ten allow for a host that stalls."""
+
+
+def _reject_restricted(name: str, *, given: bool) -> None:
+    """Raise `ConfigError` if a setting without effect was given to a server that accepts code."""
+    if given:
+        raise ConfigError(
+            f"{name} (paragent agent-server: --{name.removesuffix('s').replace('_', '-')}) is for restricted servers, and this "
+            "server accepts code, so the setting has no effect; leave it out, or name custom_agent_classes (--module) and accept "
+            "no code"
+        )
 
 
 class RpcAgentServerLauncher:
@@ -49,15 +58,20 @@ class RpcAgentServerLauncher:
         accept_code: whether clients may send their own classes; None: only without `custom_agent_classes`.
         tls: certificate and key; with `ca` clients need a certificate too.
         peer_tls: how to connect to other servers that use TLS, to fetch results that clients pass on; None: as `tls`.
-        trusted_servers: for a restricted server: other servers, as `host:port`, on which its agents may create agents. Trust
-            them as much as the code of this server: their results are unpickled.
+        trusted_servers: for a restricted server: other servers, as `host:port`, on which its agents may create agents, and whose
+            agents they may call if clients pass their proxies. Trust them as much as the code of this server: their results are
+            unpickled.
         accept_state: for a restricted server: whether `agent.to_dist(host=, port=)` may move an agent there without running its
             constructor. None: if all its attributes are public; True: with any state; False: never.
         limits: limits of what the server accepts.
         lease: seconds after which the agents of a disconnected client are freed.
+        reconnect_timeout: for a restricted server: seconds for which its agents try to reconnect to a server that does not
+            answer, when they call agents whose proxies clients passed to them. On other servers such a proxy keeps the client's
+            limit.
 
     Raises:
-        ConfigError: (also by `launch`) a setting is out of range, or the server cannot listen at the address.
+        ConfigError: (also by `launch`) a setting is out of range, a PEM file cannot be used, or the server cannot listen at the
+            address.
     """
 
     def __init__(
@@ -73,16 +87,30 @@ class RpcAgentServerLauncher:
         accept_state: bool | None = None,
         limits: Limits | None = None,
         lease: float = _LEASE,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         self.address = Address.of(host, port)
         """Where the server listens."""
+        if isinstance(custom_agent_classes, type | str):
+            raise ConfigError(f"custom_agent_classes must be a list of classes, not {custom_agent_classes!r}")
         self._classes = tuple(custom_agent_classes)
-        if wrong := [cls for cls in self._classes if not isinstance(cls, type)]:
-            raise ConfigError(f"custom_agent_classes must be classes, not {wrong[0]!r}")
+        if wrong := [
+            cls for cls in self._classes if not (isinstance(cls, type) and hasattr(type(cls), "construct_here"))
+        ]:
+            raise ConfigError(f"custom_agent_classes must be subclasses of AgentBase, not {wrong[0]!r}")
+        optional(instance_of(TlsConf, "TlsConf(cert='server.pem', key='server.key')"))(tls, "tls")
+        optional(instance_of(TlsConf, "TlsConf(ca='ca.pem')"))(peer_tls, "peer_tls")
+        optional(flag)(accept_code, "accept_code")
+        optional(flag)(accept_state, "accept_state")
+        optional(instance_of(Limits, "Limits(threads=100)"))(limits, "limits")
         lease = seconds(lease, "lease")
+        self._reconnect_timeout = seconds(reconnect_timeout, "reconnect_timeout")
         self._accept_code = not self._classes if accept_code is None else accept_code
         self._peer_tls = peer_tls or tls
         self._trusted_servers, self._trusted = tuple(trusted_servers), parse_trusted(trusted_servers)
+        if self._accept_code:
+            _reject_restricted("trusted_servers", given=bool(self._trusted))
+            _reject_restricted("reconnect_timeout", given=self._reconnect_timeout != RECONNECT_TIMEOUT)
         self._accept_state = accept_state
         self._tls, self._limits, self._lease = tls, limits or Limits(), lease
         self._server: tuple[MessageDispatcher, RpcServer] | None = None
@@ -106,6 +134,15 @@ class RpcAgentServerLauncher:
         """Port that the server listens at; not 0 after `launch`."""
         return self.address.port
 
+    def __repr__(self) -> str:
+        if self._server is not None:
+            state = "serves in this process"
+        elif self._process is not None:
+            state = f"serves in process {self._process.pid}"
+        else:
+            state = "stopped" if self._ended.is_set() else "not launched"
+        return f"<{type(self).__name__} {self.host}:{self.port}: {state}>"
+
     def launch(self, in_subprocess: bool = True) -> None:
         """Start the server, and return when clients can connect.
 
@@ -115,9 +152,10 @@ class RpcAgentServerLauncher:
         Raises:
             ConfigError: the server cannot listen at the address.
             ServerLost: the new process did not start.
+            UsageError: it was launched before and has not ended.
         """
         if self._server is not None or self._process is not None:
-            return
+            raise UsageError(f"{self!r} has been launched; call shutdown() before launching it again")
         self._ended.clear()
         self._signalled = False
         self._failure = ""
@@ -127,11 +165,32 @@ class RpcAgentServerLauncher:
             self._launch_here()
 
     def wait_until_terminate(self) -> None:
-        """Wait until the server ends: by `shutdown`, `paragent agent-server stop`, SIGTERM or Ctrl-C.
+        """Print where the server listens, and wait until it ends: by `shutdown`, `paragent agent-server stop`, SIGTERM or Ctrl-C.
 
         Raises:
             ServerLost: the server ended because one of its threads failed.
+            UsageError: it was not launched.
         """
+        if self._server is not None or self._process is not None:
+            offered = ", ".join(sorted(cls.__name__ for cls in self._classes)) or "all classes that clients send"
+            if self._classes and self._accept_code:
+                offered += " and all classes that clients send"
+            # A program that only serves would otherwise be silent, and its user would not know whether it is ready.
+            sys.stdout.write(
+                f"agent server at {self.address}: accepts {offered}; clients need the token; Ctrl-C stops it\n"
+            )
+            sys.stdout.flush()
+        self.wait_until_end()
+
+    def wait_until_end(self) -> None:
+        """Wait as `wait_until_terminate` does, without printing.
+
+        Raises:
+            ServerLost: the server ended because one of its threads failed.
+            UsageError: it was not launched.
+        """
+        if self._server is None and self._process is None and not self._ended.is_set():
+            raise UsageError("the launcher waits for a server that runs; call launch() first")
         if self._server is not None and not self._accept_code and not self._limits_process:
             limit_process(self._trusted)  # from now on this process only serves
             self._limits_process = True
@@ -193,13 +252,17 @@ class RpcAgentServerLauncher:
         from paragent.remote.server.service import open_server
         from paragent.transport.loop import run
 
+        if self._peer_tls is not None:
+            self._peer_tls.channel_credentials()  # now, and not when the first result is fetched
         policy = Policy(
             self._classes,
             accept_code=self._accept_code,
             nesting=self._limits.nesting,
             peer_tls=self._peer_tls,
             trusted=self._trusted,
+            own_address=lambda: self.address,
             accept_state=self._accept_state,
+            reconnect_timeout=self._reconnect_timeout,
         )
         opening = open_server(
             self.address,
@@ -238,6 +301,7 @@ class RpcAgentServerLauncher:
             "accept_state": self._accept_state,
             "limits": self._limits,
             "lease": self._lease,
+            "reconnect_timeout": self._reconnect_timeout,
         }
         payload = Packer().pack(settings, "the settings of an agent server")
         self._process = subprocess.Popen(

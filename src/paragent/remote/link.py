@@ -16,10 +16,12 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import CallTimedOut, ServerLost
-from paragent.remote.arguments import EncodedArguments
+from paragent.remote.arguments import EncodedArguments, push_value
 from paragent.remote.connection import Connection, ExternalServer
 from paragent.remote.pending_calls import SMALL, Outbox, PendingCalls
+from paragent.remote.placement import RECONNECT_TIMEOUT
 from paragent.remote.protocol import (
+    MAX_ARGUMENTS,
     AddCode,
     CallMethod,
     CancelCall,
@@ -30,10 +32,10 @@ from paragent.remote.protocol import (
     ReadAttribute,
     StopAgent,
 )
-from paragent.remote.result import RemoteCall, Result, cancelled, failed_call
+from paragent.remote.result import FAILED, RemoteCall, Result, cancelled, failed_call
 from paragent.remote.stream import RemoteStream, StreamBuffer
 from paragent.remote.values import PLAIN, encode_argument
-from paragent.serialization.code_cache import SentCode
+from paragent.serialization.code_cache import MODULES, SentCode
 from paragent.transport.auth import load_token
 from paragent.transport.loop import io_loop, on_failure, run
 
@@ -59,11 +61,20 @@ class Link:
         endpoint: the server.
         token: the secret that both sides know.
         tls: how to use TLS, or None.
+        reconnect_timeout: seconds to reconnect after the connection broke.
         data_only: whether to unpickle nothing that the server sends.
     """
 
-    def __init__(self, endpoint: ServerEndpoint, token: Token, tls: TlsConf | None, *, data_only: bool = False) -> None:
-        self.address, self.tls = endpoint.address, tls
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        token: Token,
+        tls: TlsConf | None,
+        *,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        data_only: bool = False,
+    ) -> None:
+        self.address, self.tls, self.reconnect_timeout = endpoint.address, tls, reconnect_timeout
         self.on_other_host = not endpoint.address.is_local
         """Whether the server may be on another host."""
         self.hard_stop: HardStop | None = None
@@ -72,15 +83,30 @@ class Link:
         self._agent_numbers = itertools.count(1)
         self._loop = io_loop()
         self._outbox = Outbox(lambda: self._connection.notify())
-        self._pending = PendingCalls(self._outbox, lambda: not self._on_io_loop())
+        self._pending = PendingCalls(self._outbox, lambda: not self._on_io_loop(), self._push_offered)
+        self._offers: weakref.WeakValueDictionary[int, RemoteCall] = weakref.WeakValueDictionary()
+        """Calls to other servers whose results are arguments here, by the key under which this server may request them."""
         self._connection = Connection(
-            endpoint, token, tls, self._pending, self._outbox, self._loop, data_only=data_only
+            endpoint,
+            token,
+            tls,
+            self._pending,
+            self._outbox,
+            self._loop,
+            reconnect_timeout=reconnect_timeout,
+            data_only=data_only,
         )
         self._definitions_lock = threading.Lock()
-        """Protects `_classes` and `_code_sent`: what they contain was put into the outbox."""
+        """Protects `_classes`, `_code_sent` and `sent_code`: what they contain was put into the outbox. Also the keys of
+        `_copies`."""
         self._classes: dict[int, tuple[int, type]] = {}
         """Number and class, by identity of the class."""
         self._code_sent = SentCode()
+        self.sent_code: dict[str, bytes] = {}
+        """The code that the server was sent, by digest."""
+        self._shared: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
+        """How much of the code of another server this one was sent."""
+        self._copies: weakref.WeakValueDictionary[tuple[str, int], set[int]] = weakref.WeakValueDictionary()
 
     @property
     def session(self) -> str:
@@ -149,13 +175,34 @@ class Link:
         if code:
             with self._definitions_lock:
                 if missing := self._code_sent.missing(code):
+                    self.sent_code |= missing
                     self._outbox.put(AddCode(missing))
+
+    def share_code(self, source: Link) -> None:
+        """Send the code that another server was sent: its results, which refer to that code, become arguments here."""
+        if self._shared.get(source, 0) == len(source.sent_code):
+            return
+        code = source.sent_code.copy()
+        # A server on this host imports the program's modules itself.
+        self._send_code({key: part for key, part in code.items() if self.on_other_host or not key.startswith(MODULES)})
+        self._shared[source] = len(code)
+
+    def copies_of(self, agent: tuple[str, int]) -> set[int]:
+        """Return the set of the copied proxies of an agent in this process, by identity. The last one drops the agent.
+
+        No lock protects the set, as finalizers use it: adding and discarding are single operations.
+        """
+        with self._definitions_lock:
+            copies = self._copies.get(agent)
+            if copies is None:
+                copies = self._copies[agent] = set()
+            return copies
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
     def call(
         self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None, label: str
-    ) -> Result:
+    ) -> Result[Any]:
         """Send a call and return its lazy result; blocks only while the window is full. Errors call the method `label`.
 
         Raises:
@@ -163,9 +210,9 @@ class Link:
         """
         pending = self._pending
         if pending.lost is not None:
-            return Result(failed_call(pending.loss()))
+            return Result(failed_call(pending.loss(), label))
         number = next(self._call_numbers)
-        call = RemoteCall(self, number)
+        call = RemoteCall(self, number, label)
         size = None if kwargs or timeout is not None else _plain_size(args)
         if size is not None:
             pending.send(call, CallMethod(number, agent, method, args), size)
@@ -185,6 +232,9 @@ class Link:
         label: str,
     ) -> None:
         encoded = EncodedArguments(self, args, kwargs, label)
+        if encoded.error is not None:  # not sent: a restricted server would return it without its class
+            call.settle(FAILED, encoded.error, {})
+            return
         call.keeps = encoded.keeps
         self._send_code(encoded.code)
         timeout = None if timeout is None else float(timeout)  # a frame holds builtin values only
@@ -195,7 +245,7 @@ class Link:
 
     def stream(
         self, agent: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None, label: str
-    ) -> RemoteStream:
+    ) -> RemoteStream[Any]:
         """Send a call to a generator method and return the stream of its items. Errors call the method `label`.
 
         Raises:
@@ -204,24 +254,28 @@ class Link:
         encoded = EncodedArguments(self, args, kwargs, label)
         timeout = None if timeout is None else float(timeout)
         buffer = StreamBuffer(self.next_number())
-        stream = RemoteStream(self, buffer, timeout, label)
+        stream: RemoteStream[Any] = RemoteStream(self, buffer, timeout, label)
+        if encoded.error is not None:
+            buffer.settle(FAILED, encoded.error, {})
+            return stream
         self._send_code(encoded.code)
         message = CallMethod(buffer.number, agent, method, encoded.args, encoded.kwargs, stream.CREDIT, timeout)
+        buffer.keeps = encoded.keeps
         self._pending.send(buffer, message, encoded.size)
         self._pending.fail_if_lost()
         return stream
 
-    def read(self, agent: Any, attribute: str) -> Result:
+    def read(self, agent: Any, attribute: str) -> Result[Any]:
         """Ask for an attribute of an agent."""
         return Result(self._ask(ReadAttribute, agent, attribute))
 
-    def stop(self, agent: Any) -> Result:
-        """Have an agent freed now; the call ends when that is done."""
+    def stop(self, agent: Any) -> Result[bool]:
+        """Have an agent freed now; the call ends when that is done, with whether the agent existed."""
         if self.hard_stop is not None:
             self._loop.call_soon_threadsafe(self._watch, self._pending.numbers(), "was stopped")
         return Result(self._ask(StopAgent, agent))
 
-    def control(self, what: str, argument: Any = None) -> Result:
+    def control(self, what: str, argument: Any = None) -> Result[Any]:
         """Ask the server about itself (`info`, `list`, `running`), or to `stop`."""
         return Result(self._ask(QueryServer, what, argument))
 
@@ -249,6 +303,16 @@ class Link:
     def pin(self, call: RemoteCall) -> ResultPin | None:
         """Have the server keep the result of a pending call for another call; return None if it has already arrived."""
         return self._pending.pin(call)
+
+    def offer(self, call: RemoteCall) -> int:
+        """Return a key under which the server may request the result of a call to another server, while the call exists."""
+        key = self.next_number()
+        self._offers[key] = call
+        return key
+
+    def _push_offered(self, key: int) -> None:
+        if (call := self._offers.pop(key, None)) is not None:
+            push_value(self, key, call)
 
     # --- ending calls ---------------------------------------------------------------------------------------------------
 
@@ -316,6 +380,8 @@ class Link:
 def _plain_size(args: tuple[Any, ...]) -> int | None:
     """Return the bytes of arguments that need no encoding; None if one needs it or they are large."""
     size = 0
+    if len(args) > MAX_ARGUMENTS:
+        return None
     for arg in args:
         kind = type(arg)
         if kind not in PLAIN:
@@ -331,27 +397,27 @@ _CLOSE_SECONDS = 0.15
 """Seconds that a link may take to send its last messages when the program ends: half of the 0.3 s that an exit may take."""
 
 _links: dict[tuple[Any, ...], Link] = {}
-"""The link that new agents of a server use, by address and TLS settings."""
+"""The link that new agents of a server use, by address, TLS settings and time limit of reconnecting."""
 _all_links: weakref.WeakSet[Link] = weakref.WeakSet()
 """Every link in use, also those that a newer link has replaced."""
 _links_lock = threading.Lock()
 """Protects both."""
 
 
-def link_to(address: Address, tls: TlsConf | None) -> Link:
+def link_to(address: Address, tls: TlsConf | None, reconnect_timeout: float = RECONNECT_TIMEOUT) -> Link:
     """Return the link to the server at `address`; a new one if there is none or its connection is lost or broken."""
-    key = (tuple(address), tls)
+    key = (tuple(address), tls, reconnect_timeout)
     with _links_lock:
         link = _links.get(key)
         if link is None or link.lost is not None or link.broken:
-            link = Link(ExternalServer(address), load_token(), tls)
+            link = Link(ExternalServer(address, tls), load_token(), tls, reconnect_timeout=reconnect_timeout)
             _add(key, link)
     return link
 
 
 def data_link(address: Address, tls: TlsConf | None) -> Link:
     """Return a new link that unpickles nothing that the server sends; the caller closes it."""
-    link = Link(ExternalServer(address), load_token(), tls, data_only=True)
+    link = Link(ExternalServer(address, tls), load_token(), tls, data_only=True)
     with _links_lock:
         _all_links.add(link)
     return link
@@ -360,7 +426,7 @@ def data_link(address: Address, tls: TlsConf | None) -> Link:
 def register_link(link: Link) -> None:
     """Have `link_to` find a link by its address, and `close_links` close it."""
     with _links_lock:
-        _add((tuple(link.address), None), link)
+        _add((tuple(link.address), None, link.reconnect_timeout), link)
 
 
 def _add(key: tuple[Any, ...], link: Link) -> None:

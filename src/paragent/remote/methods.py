@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["MOVES", "Kind", "Method", "attributes_of", "concurrent", "is_concurrent", "methods_of"]
+__all__ = ["MOVES", "Kind", "Method", "attributes_of", "concurrent", "is_concurrent", "is_of_proxy", "methods_of"]
 
 
 F = TypeVar("F")
@@ -30,6 +30,11 @@ def concurrent(method: F) -> F:
 def is_concurrent(method: Any) -> bool:
     """Return whether a method is marked with `concurrent`."""
     return getattr(method, _MARK, False) is True
+
+
+def is_of_proxy(method: Any) -> bool:
+    """Return whether a method is one that proxies implement themselves (`agents.base.of_proxy`)."""
+    return getattr(method, "__paragent_of_proxy__", False) is True
 
 
 MOVES = "to_dist"
@@ -68,14 +73,17 @@ class Method:
 
 @functools.cache
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return the methods of a class that clients can call, by name: public methods and `__call__`, without `to_dist`."""
+    """Return the methods of a class that clients can call, by name: public methods and `__call__`.
+
+    Not among them are `to_dist`, and methods that proxies implement themselves unless the class overrides them.
+    """
     methods = {}
     for name in dir(cls):
         if (name.startswith("_") and name != "__call__") or name == MOVES:
             continue
         function = inspect.getattr_static(cls, name)
         function = getattr(function, "__func__", function)
-        if isinstance(function, type) or not callable(function):
+        if isinstance(function, type) or not callable(function) or is_of_proxy(function):
             continue
         kind = _kind(function)
         methods[name] = Method(

@@ -18,6 +18,7 @@ from paragent.remote.protocol import (
     PinResult,
     PushValue,
     ReleaseResult,
+    RequestValue,
     ResultHeld,
     StreamItems,
 )
@@ -200,21 +201,26 @@ class PendingCalls:
     Args:
         outbox: where messages to the server go.
         may_wait: whether the current thread may block in `send`; the I/O loop must not.
+        push: called with the key of a value that the server requests.
     """
 
-    __slots__ = ("_calls", "_crowded", "_load", "_lock", "_may_wait", "_outbox", "_pins", "_room", "_window", "lost")
+    __slots__ = (
+        *("_calls", "_crowded", "_load", "_lock", "_may_wait", "_outbox", "_pins", "_push", "_room", "_window"),
+        "lost",
+    )
 
-    def __init__(self, outbox: Outbox, may_wait: Callable[[], bool]) -> None:
-        self._outbox, self._may_wait = outbox, may_wait
+    def __init__(self, outbox: Outbox, may_wait: Callable[[], bool], push: Callable[[int], None]) -> None:
+        self._outbox, self._may_wait, self._push = outbox, may_wait, push
         self._pins = _ResultPins(outbox)
         self._calls: dict[int, Any] = {}
         """By number. Adding and removing one is atomic, so the lock is not needed for it."""
         self.lost: ParagentError | None = None
         """Why the server is lost; None while it is not."""
         self._window = Limits().window_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Protects `_load` and `_crowded`. Also held by `pin`, from finding a call until its message is in the outbox, and by
-        `settle` before its frame is acknowledged. So the server has a result that was pinned in time."""
+        `settle` before its frame is acknowledged. So the server has a result that was pinned in time. Reentrant, because the
+        finalizer of a stream calls `forget`, and the garbage collector may run it while the same thread holds the lock."""
         self._room = threading.Condition(self._lock)
         """Notified when the load has fallen below the window."""
         self._load = 0
@@ -340,9 +346,12 @@ class PendingCalls:
     def _settle_one(self, message: Any, attachments: list[bytes], wakeups: Wakeups) -> int:
         """Handle one answer; return the weight of the call that has ended, or 0."""
         kind = type(message)
-        if kind not in (CallResult, CallError, ResultHeld, StreamItems):
+        if kind not in (CallResult, CallError, RequestValue, ResultHeld, StreamItems):
             raise ProtocolError(f"servers do not send {kind.__name__} messages")
         number = message.number
+        if kind is RequestValue:
+            self._push(number)
+            return 0
         if kind is StreamItems:
             buffer = self._calls.get(number)
             if buffer is not None:

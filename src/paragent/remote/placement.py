@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.validation import check_fields, optional, reject_unknown, seconds
+from paragent._internal.validation import check_fields, instance_of, optional, reject_unknown, seconds, suggests_fields
 from paragent.errors import AccessDenied, ConfigError
-from paragent.transport.address import Address
+from paragent.transport.address import Address, TlsConf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,25 +23,32 @@ if TYPE_CHECKING:
 
     from paragent.remote.children.pool import ChildServer
     from paragent.remote.link import Link
-    from paragent.transport.address import TlsConf
 
 __all__ = [
+    "RECONNECT_TIMEOUT",
     "DistConf",
+    "limit_of_thread",
     "limit_process",
     "limit_thread",
     "link_for",
     "parse_trusted",
+    "require_trusted",
     "trusted_here",
     "unlimit_process",
 ]
 
 
+RECONNECT_TIMEOUT = 1.0
+"""Seconds to reconnect to a server, unless the client sets another limit: a loss is then noticed within two seconds."""
+
+
+@suggests_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistConf:
     """Where a remote agent runs. Without host and port: in a child process of this program.
 
     Raises:
-        ConfigError: only one of host and port is given, or a setting has the wrong type or is out of range.
+        ConfigError: a field is unknown, only one of host and port is given, or a setting has the wrong type or is out of range.
     """
 
     host: str | None = None
@@ -57,6 +64,9 @@ class DistConf:
     """Deadline of each call in seconds, from sending it to its answer. The call is then cancelled."""
     tls: TlsConf | None = None
     """How to connect to a server that uses TLS."""
+    reconnect_timeout: float = RECONNECT_TIMEOUT
+    """Seconds for which the client tries to reconnect to a server that does not answer, before its agents count as lost. A longer
+    limit lets calls wait for a server that froze, such as a laptop that slept, and reports a dead server later."""
 
     def __post_init__(self) -> None:
         if (self.host is None) != (self.port is None):
@@ -65,7 +75,19 @@ class DistConf:
             Address.of(self.host, self.port)
             if self.own_process:
                 raise ConfigError("own_process=True is for child processes; leave host= and port= out")
-        check_fields(self, {"timeout": optional(seconds), "grace": optional(seconds)})
+        elif self.reconnect_timeout != RECONNECT_TIMEOUT:
+            raise ConfigError(
+                "reconnect_timeout= is for agent servers (host= and port=); the end of a child process is noticed at once"
+            )
+        check_fields(
+            self,
+            {
+                "tls": optional(instance_of(TlsConf, "TlsConf(ca='ca.pem')")),
+                "timeout": optional(seconds),
+                "grace": optional(seconds),
+                "reconnect_timeout": seconds,
+            },
+        )
 
     @classmethod
     def of(cls, given: Any) -> DistConf:
@@ -99,8 +121,8 @@ def link_for(conf: DistConf) -> tuple[Link, ChildServer | None]:
         from paragent.remote.link import link_to
 
         address = Address.of(conf.host, conf.port)
-        _check_trusted(address)
-        return link_to(address, conf.tls), None
+        require_trusted(address, trusted_here())
+        return link_to(address, conf.tls, conf.reconnect_timeout), None
     children = _children()
     return children.own_child_link(conf.grace) if conf.own_process else (children.child_link(), None)
 
@@ -139,13 +161,18 @@ def parse_trusted(servers: Iterable[str]) -> frozenset[Address]:
         host, colon, port = server.rpartition(":") if isinstance(server, str) else ("", "", "")
         if not colon:
             raise ConfigError(f"trusted_servers must be strings such as '10.0.0.5:12345', not {server!r}")
-        found.add(Address.of(host.removeprefix("[").removesuffix("]"), port))
+        found.add(Address.of(host.strip(), port))
     return frozenset(found)
 
 
 def limit_thread(trusted: frozenset[Address] | None) -> None:
     """Let the code of this thread, which runs agents of a restricted server, use only these servers; None: any server."""
     _thread.trusted = trusted
+
+
+def limit_of_thread() -> frozenset[Address] | None:
+    """Return the limit that `limit_thread` has set for this thread."""
+    return _thread.trusted
 
 
 def limit_process(trusted: frozenset[Address]) -> None:
@@ -168,13 +195,12 @@ def trusted_here() -> frozenset[Address] | None:
     return frozenset.intersection(*limits) if limits else None
 
 
-def _check_trusted(address: Address) -> None:
-    """Check that the current code may create agents at an address.
+def require_trusted(address: Address, trusted: frozenset[Address] | None) -> None:
+    """Check that code may use agents at an address; None: any address.
 
     Raises:
-        AccessDenied: it belongs to a restricted server whose owner has not named the address.
+        AccessDenied: the code belongs to a restricted server whose owner has not named the address.
     """
-    trusted = trusted_here()
     if trusted is not None and address not in trusted:
         raise AccessDenied(
             f"agents of a restricted server may not use agents at {address}, because their results would be unpickled; if you "

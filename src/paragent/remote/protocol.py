@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from dataclasses import dataclass, fields
 from itertools import groupby, starmap
 from operator import attrgetter
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTACH_BYTES",
+    "MAX_ARGUMENTS",
+    "MAX_NAME",
+    "SESSION",
     "AddCode",
     "Assembler",
     "CallError",
@@ -46,6 +50,7 @@ __all__ = [
     "QueryServer",
     "ReadAttribute",
     "ReleaseResult",
+    "RequestValue",
     "ResultHeld",
     "StopAgent",
     "StreamItems",
@@ -55,6 +60,14 @@ __all__ = [
 
 ATTACH_BYTES = 64 << 10
 """A packed object of this many bytes or more follows its frame as an attachment."""
+
+SESSION = re.compile("[0-9a-f]{32}")
+"""Identity of a session, which the client chooses at random."""
+
+MAX_ARGUMENTS = 1 << 16
+MAX_NAME = 1_000
+"""Most arguments of a call, and characters of a name. A restricted server ends the session of a client that exceeds them, so each
+client checks them: its own caller may be another client."""
 
 _FRAME_NESTING = 14
 """Levels of the deepest frame: frame, batches, batch, rows, row, arguments, value, and the same again for an error in a value."""
@@ -225,6 +238,17 @@ class ResultHeld:
 
 
 @dataclass(slots=True)
+class RequestValue:
+    """The server cannot reach the server of a result that is an argument: the client is to push the value.
+
+    `number` is the key that the reference names.
+    """
+
+    number: int
+    value: None
+
+
+@dataclass(slots=True)
 class StreamItems:
     """Items that a generator has yielded."""
 
@@ -251,8 +275,8 @@ _MESSAGES = {
     cls.__name__: cls
     for cls in (
         *(AddCode, CallError, CallMethod, CallResult, CancelCall, CreateAgent, DefineClass, DropAgent, FetchResult),
-        *(Goodbye, GrantCredit, PinResult, PushValue, QueryServer, ReadAttribute, ReleaseResult, ResultHeld),
-        *(StopAgent, StreamItems),
+        *(Goodbye, GrantCredit, PinResult, PushValue, QueryServer, ReadAttribute, ReleaseResult, RequestValue),
+        *(ResultHeld, StopAgent, StreamItems),
     )
 }
 _ROW_READERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {cls: _row_reader(cls) for cls in _MESSAGES.values()}

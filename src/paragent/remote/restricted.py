@@ -24,7 +24,7 @@ from paragent.remote.values import PLAIN, RemoteTraceback, decode, decode_error,
 if TYPE_CHECKING:
     from paragent.remote.protocol import OutcomeKind
 
-__all__ = ["as_data", "described", "encode_data", "error_from", "error_of", "outcome_as_data", "translated"]
+__all__ = ["as_data", "described", "dump_argument", "error_from", "error_of", "outcome_as_data", "translated"]
 
 _NO_PICKLES = ("m", "r", "v", "d")
 """Tags of values that contain no pickle."""
@@ -33,25 +33,35 @@ _LONGEST_INT = 1 << 16
 its call."""
 
 
-def encode_data(thing: Any, expand: Any = None) -> Any:
-    """Return an argument encoded as data; if it is not data, return an encoded error.
+def dump_argument(thing: Any, expand: Any = None) -> Any:
+    """Return an argument encoded as data.
 
     Args:
         thing: the argument.
         expand: as in `data.dump`.
+
+    Raises:
+        AccessDenied: it is not data.
+        LimitExceeded: it is nested too deeply, or contains itself.
+        Exception: the error of a lazy result inside it.
     """
     if type(thing) in PLAIN and is_short(thing) and not _is_long(thing):
         return thing
+    return ("d", dump(thing, expand))
+
+
+def _encode_data(thing: Any) -> Any:
+    """Return a value encoded as data; if it is not data, return an encoded error."""
     try:
-        return ("d", dump(thing, expand))
-    except Exception as error:  # noqa: BLE001 - a lazy result inside may raise any error of its agent
+        return dump_argument(thing)
+    except Exception as error:  # noqa: BLE001 - code of a user's class may raise anything
         return ("f", described(error))
 
 
 def as_data(value: Any) -> Any:
     """Return an encoded value without pickles. The value must come from this process or a trusted server: it is unpickled."""
     if type(value) is not tuple:
-        return encode_data(value) if _is_long(value) else value
+        return _encode_data(value) if _is_long(value) else value
     if value[0] in _NO_PICKLES:
         return value
     if value[0] == "f":
@@ -60,7 +70,7 @@ def as_data(value: Any) -> Any:
         thing = decode(value)
     except Exception as error:  # noqa: BLE001 - unpickling an object of a user's class may raise anything
         return ("f", described(error))
-    return encode_data(thing)
+    return _encode_data(thing)
 
 
 def outcome_as_data(kind: OutcomeKind, value: Any) -> tuple[OutcomeKind, Any]:

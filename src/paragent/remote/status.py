@@ -36,7 +36,9 @@ class AgentStatus:
     kind: str
     """Its class; empty while its constructor runs."""
     state: str
-    """`free`, `busy`, or `failed` if its constructor raised an error."""
+    """`free`, `busy`, or `failed` if it could not be constructed."""
+    error: str
+    """Why it could not be constructed: the type and the message of the error."""
     queued: int
     """Calls that wait for it."""
     running: int
@@ -48,7 +50,7 @@ class AgentStatus:
     seconds: float
     """Duration of its constructor and of the calls that have ended."""
     client: str
-    """Program and address of the client that owns it."""
+    """Program and address of the client that owns it; if that has dropped it, of one that holds a copy of its proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def _status(report: dict[str, Any], rate: float) -> AgentServerStatus:
             name=str(agent["name"]),
             kind=str(agent["class"]),
             state=str(agent["state"]),
+            error=str(agent["error"]),
             queued=int(agent["queue"]),
             running=int(agent["running"]),
             calls=int(agent["served"]),

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from paragent.errors import CallTimedOut
+from paragent.errors import CallTimedOut, UsageError
 from paragent.remote.protocol import GrantCredit
 from paragent.remote.result import FAILED, RAISED, READY, RemoteCall
 from paragent.remote.values import decode, decode_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
     from paragent.remote.link import Link
     from paragent.remote.result import Wakeups
 
 __all__ = ["RemoteStream", "StreamBuffer"]
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class StreamBuffer:
@@ -26,12 +29,14 @@ class StreamBuffer:
     The link keeps the buffer, so that the stream itself can be dropped. The I/O loop fills it, the reader's thread empties it.
     """
 
-    __slots__ = ("arrival", "end", "items", "number", "size")
+    __slots__ = ("arrival", "end", "items", "keeps", "number", "size")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.size = 0
         """Bytes that the call counts for in the window of its link."""
+        self.keeps: list[Any] | None = None
+        """Results and proxies among the arguments, which must live until the stream has ended."""
         self.items: deque[Any] = deque()
         self.end: tuple[int, Any] | None = None
         """How the stream ended: the state and the value of its call."""
@@ -45,6 +50,7 @@ class StreamBuffer:
 
     def settle(self, state: int, value: Any, wakeups: Wakeups) -> None:
         """Record how the stream ended."""
+        self.keeps = None
         self.end = (state, value)
         self._notify(wakeups)
 
@@ -53,7 +59,7 @@ class StreamBuffer:
         arrival.settle(READY, None, wakeups)
 
 
-class RemoteStream:
+class RemoteStream(Generic[T]):
     """Stream of a remote generator: iterate it once, with `for` or `async for`.
 
     The generator runs at most 16 items (`CREDIT`) ahead of its reader. Dropping the stream, or `close()`, ends the generator.
@@ -73,10 +79,36 @@ class RemoteStream:
         self._taken = 0
         """Items taken since the last `GrantCredit`."""
 
-    def __iter__(self) -> Iterator[Any]:
+    @staticmethod
+    def of(stream: Iterable[V] | AsyncIterable[V]) -> RemoteStream[V]:
+        """Return what a generator method of a remote agent returned, as it is. Type checkers then know its type.
+
+        Raises:
+            UsageError: it is not a stream of a remote agent.
+        """
+        if not isinstance(stream, RemoteStream):
+            raise UsageError(f"RemoteStream.of takes what a generator of a remote agent returns, not {stream!r}")
+        return stream
+
+    def __reduce__(self) -> NoReturn:
+        """Reject pickling.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f"the stream of {self._label} is read in the process that made the call. A method that passes items on is a "
+            "generator: `yield from stream`, or `async for item in stream: yield item`; to return all items, use list(stream)"
+        )
+
+    def __repr__(self) -> str:
+        ended = self._buffer.end is not None and not self._buffer.items
+        return f"<RemoteStream of {self._label}: {'ended' if ended else 'open'}>"
+
+    def __iter__(self) -> Iterator[T]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         buffer = self._buffer
         while True:
@@ -90,10 +122,10 @@ class RemoteStream:
             except TimeoutError:
                 self._expire()
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[T]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         import asyncio
 
         deadline = None if self._timeout is None else asyncio.get_running_loop().time() + self._timeout
@@ -126,8 +158,8 @@ class RemoteStream:
     def __del__(self) -> None:
         self.close()
 
-    def _pop(self) -> Any:
-        value = decode(self._buffer.items.popleft())
+    def _pop(self) -> T:
+        value: T = decode(self._buffer.items.popleft())
         self._taken += 1
         if self._taken * 2 >= self.CREDIT and self._buffer.end is None:
             self._link.post(GrantCredit(self._buffer.number, self._taken))

@@ -7,7 +7,8 @@ a builtin value         itself: str, int, float, bool, bytes, None
 `("p", bytes[, code])`  any other object, pickled; `code` is the code that the receiver cannot import
 `("d", bytes)`          any value, as `data` writes it, for a receiver that accepts no code
 `("b"/"B"/"D", index)`  as "p", "M" and "d", but the bytes are an attachment of the frame
-`("r", ...)`            reference to the result of another call: address, session, number, TLS settings or None
+`("r", ...)`            reference to the result of another call: address, session, number, TLS settings or None, and the
+                        key under which the caller pushes the value if the server requests it
 `("v", key)`            reference to a value that the caller will push
 `("f", value)`          the error of the call that should have made the value
 `("x", ...)`            (only as an error) for a receiver that accepts no code: type name, message, traceback
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.tracebacks import message_of, traceback_of, type_name
 from paragent.errors import ProtocolError, RemoteError, Unserialisable
@@ -31,21 +32,30 @@ from paragent.serialization.exceptions import dump_data
 from paragent.serialization.packing import Packer, unserialisable
 from paragent.serialization.payload import PLAIN
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paragent.remote.result import Result
+    from paragent.serialization.payload import Payload
+
 __all__ = [
     "ATTACHED",
     "PLAIN",
     "RemoteTraceback",
+    "ResultsMissing",
     "attach",
     "decode",
     "decode_error",
+    "describe_error",
     "encode_argument",
     "encode_error",
     "encode_result",
     "is_reference",
     "is_short",
-    "packing",
+    "note_missing",
     "restore",
     "size_of",
+    "weight_of",
 ]
 
 
@@ -53,10 +63,62 @@ ATTACHED = {"p": "b", "M": "B", "d": "D"}
 """Tags of values that are bytes, and their tags when the bytes are an attachment."""
 _RESTORED = {attached: tag for tag, attached in ATTACHED.items()}
 
-_packers = (Packer(), Packer(sends_modules=True))
+_packers = (Packer(forwards_code=True), Packer(sends_modules=True, forwards_code=True))
 """For servers on this host, which can import its modules, and for servers on other hosts, which are sent their code."""
-packing = threading.RLock()
+_packing = threading.RLock()
 """Protects `_packers`, and the cache of `serialization.pack`. Reentrant: an object's own code may pack others meanwhile."""
+
+
+class _Found(threading.local):
+    results: list[Result[Any]] | None = None
+    """The lazy results without a value in the object that this thread packs; None while it packs none."""
+
+
+_found = _Found()
+
+
+class ResultsMissing(Exception):
+    """An object contains lazy results without a value, `results`; it can be encoded when they have one."""
+
+    def __init__(self, results: list[Result[Any]]) -> None:
+        super().__init__(results)
+        self.results = results
+
+
+def note_missing(result: Result[Any]) -> bool:
+    """Note a lazy result without a value in the object that this thread packs; return False if it packs none.
+
+    The object is packed again when the result has a value. Waiting at once would hold `_packing`, which the result's own call
+    needs if its server runs in this process.
+    """
+    if _found.results is None:
+        return False
+    _found.results.append(result)
+    return True
+
+
+def _pack_with_lock(pack_one: Callable[..., Payload], *args: Any, waits: bool = True) -> Payload:
+    """Return what `pack_one(*args)` returns, called with `_packing`, when all lazy results in the object have a value.
+
+    Raises:
+        Unserialisable: a part of it cannot be pickled; the error names the part.
+        ResultsMissing: a lazy result has no value, and `waits` is False.
+        Exception: the error of a lazy result.
+    """
+    while True:
+        outer, _found.results = _found.results, []
+        try:
+            with _packing:
+                payload = pack_one(*args)
+            missing = _found.results
+        finally:
+            _found.results = outer
+        if not missing:
+            return payload
+        if not waits:
+            raise ResultsMissing(missing)
+        for result in missing:
+            result.result()
 
 
 def encode_argument(
@@ -82,13 +144,13 @@ def encode_argument(
     if message is not None:
         content = thing.content
         if type(content) in PLAIN and not thing.metadata and is_short(content):
-            return ("m", thing.name, content, thing.role, thing.id, thing.timestamp), 64, {}
+            size = len(content) if type(content) is str or type(content) is bytes else 8
+            return ("m", thing.name, content, thing.role, thing.id, thing.timestamp), size + 64, {}
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
         tag = "p"
     try:
-        with packing:
-            payload = _packers[other_host].pack(thing, what, root)
+        payload = _pack_with_lock(_packers[other_host].pack, thing, what, root)
     except Unserialisable as error:
         if message is None:
             raise
@@ -96,13 +158,18 @@ def encode_argument(
     return (tag, payload.body), len(payload.body), payload.code
 
 
-def encode_result(thing: Any, *what: str) -> Any:
+def encode_result(thing: Any, *what: str, waits: bool = True) -> Any:
     """Return an encoded result: as an argument, but with the code inside.
 
-    The words of `what` describe it in errors; they are joined only when needed.
+    Args:
+        thing: the result.
+        what: words that describe it in errors; they are joined only when needed.
+        waits: whether to wait for lazy results inside it.
 
     Raises:
         Unserialisable: a part of it cannot be pickled; the error names the part.
+        ResultsMissing: a lazy result inside it has no value, and `waits` is False.
+        Exception: the error of a lazy result inside it.
     """
     kind = type(thing)
     if kind in PLAIN:
@@ -116,8 +183,7 @@ def encode_result(thing: Any, *what: str) -> Any:
         thing, tag = (thing.name, content, thing.role, thing.metadata, thing.id, thing.timestamp), "M"
     else:
         tag = "p"
-    with packing:
-        payload = pack(thing, " ".join(what))
+    payload = _pack_with_lock(lambda: pack(thing, " ".join(what)), waits=waits)
     return (tag, payload.body, payload.code) if payload.code else (tag, payload.body)
 
 
@@ -129,6 +195,13 @@ def is_short(thing: Any) -> bool:
 def size_of(value: Any) -> int:
     """Return the number of bytes of a packed value; 0 for a value that is not packed."""
     return len(value[1]) if type(value) is tuple and value[0] in ATTACHED else 0
+
+
+def weight_of(value: Any) -> int:
+    """Return the bytes of an encoded value that count towards the size of its frame: of strings, bytes and packed objects."""
+    if type(value) is tuple:
+        value = value[1] if value[0] in ATTACHED else value[2] if value[0] == "m" else None
+    return len(value) if type(value) is str or type(value) is bytes else 0
 
 
 def attach(value: Any, attachments: list[Any]) -> Any:
@@ -205,11 +278,19 @@ def encode_error(error: BaseException, *, plain: bool = False) -> Any:
         if plain:
             body = dump_data(error)
         else:
-            with packing:
-                body, code = pack(error, "an error")
+            body, code = _pack_with_lock(pack, error, "an error")
     except BaseException:  # noqa: BLE001 - a user's exception class may raise anything; its texts are sent
         body = None
     return ("p", pickle.dumps((type_name(error), message_of(error), text, body, code), protocol=5))
+
+
+def describe_error(value: Any) -> str:
+    """Return the type and the message of an encoded error of a trusted sender, without loading the error."""
+    try:
+        kind, message, *_ = value[1:3] if value[0] == "x" else pickle.loads(value[1])
+    except Exception:  # noqa: BLE001 - the error of an argument may come from another version
+        return "an error that cannot be read"
+    return f"{kind}: {message}"
 
 
 def decode_error(value: Any) -> BaseException:

@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, host: str, port: Any) -> Address:
-        """Return a checked address; the port may be a number or its digits.
+        """Return a checked address; the port may be a number or its digits, an IPv6 address may be in brackets.
 
         Raises:
             ConfigError: the host is empty or a URL, or the port is not a number between 0 and 65535.
@@ -43,7 +43,9 @@ class Address(NamedTuple):
 
             bare = urlsplit(host if "://" in host else f"//{host}").hostname or "localhost"
             raise ConfigError(f"host must be a name or an IP address: write {bare!r} instead of {host!r}")
-        return cls(host, number)
+        bare = host.removeprefix("[").removesuffix("]")
+        # Names are case-insensitive, and addresses are compared; the part after % is the name of a network interface.
+        return cls(bare if "%" in bare else bare.lower(), number)
 
     @property
     def target(self) -> str:

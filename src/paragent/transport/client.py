@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paragent.transport.address import Address, TlsConf
     from paragent.transport.auth import Token
 
-__all__ = ["ERRORS", "METHOD", "ClientStream", "connect", "error_of"]
+__all__ = ["ERRORS", "METHOD", "ClientStream", "ConnectionClosed", "connect", "error_of"]
 
 
 _Code = grpc.StatusCode
@@ -43,18 +43,22 @@ ERRORS: dict[grpc.StatusCode, type[ParagentError]] = {
 }
 
 
+class ConnectionClosed(ServerLost):
+    """The server closed the connection before it said anything, as a server with TLS does if the client uses none."""
+
+
 _CONNECTION_FAILURES: tuple[tuple[str, type[ParagentError], str], ...] = (
     ("Connection refused", ServerLost, "connection refused"),
     ("address lookup failed", ServerLost, "the name of the host is unknown"),
     (
         "Socket closed",
-        ServerLost,
+        ConnectionClosed,
         "it closed the connection; a server with TLS does so if the client has no TLS settings",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
         AccessDenied,
-        "no known authority signed its certificate; name the file of its authority with --tls-ca or TlsConf(ca=...)",
+        "no known authority signed its certificate; name its file: client: TlsConf(ca=...), --tls-ca; agent server: --peer-ca",
     ),
     (
         "Hostname Verification Check failed",
@@ -125,8 +129,7 @@ class ClientStream:
         except grpc.aio.AioRpcError as error:
             raise error_of(error.code(), error.details(), self._address) from None
         except asyncio.CancelledError:
-            if self._call.cancelled() and not _being_cancelled():
-                raise ServerLost(f"server {self._address}: the connection was closed") from None
+            self._check_closed()
             raise
         if message is grpc.aio.EOF:
             raise error_of(await self._call.code(), await self._call.details(), self._address)
@@ -142,6 +145,14 @@ class ClientStream:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             raise await self._ending() from None
+        except asyncio.CancelledError:
+            self._check_closed()
+            raise
+
+    def _check_closed(self) -> None:
+        """Raise `ServerLost` if a read or write was cancelled because the stream was closed, and not its caller's task."""
+        if not _being_cancelled():
+            raise ServerLost(f"server {self._address}: the connection was closed") from None
 
     async def _ending(self) -> ParagentError:
         """Return why the stream ended: a failed write does not say, the status of the call does."""

@@ -105,6 +105,8 @@ class JsonConnection:
             return await future
         finally:
             self._pending.pop(call_id, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # marks it as read: `_send` may have failed first
 
     @property
     def ended(self) -> bool:

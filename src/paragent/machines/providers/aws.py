@@ -97,6 +97,10 @@ class AwsProvider(Provider):
         except (BotoCoreError, ClientError) as error:
             raise MachineFailed(f"aws: {operation}: {error}") from error
 
+    async def prepare(self) -> None:
+        """Make a first request: it fails before the pool is served if there is no region or there are no credentials."""
+        await self.list_owned([self.owner.id])
+
     async def create(self, machine_id: str) -> Machine:
         instance_id = await complete_or_undo(self.launch(machine_id), self.stop)
         try:

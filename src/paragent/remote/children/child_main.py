@@ -177,7 +177,7 @@ def main() -> None:
     answers.write(f"{launcher.port}\n")
     answers.close()
     try:
-        launcher.wait_until_terminate()
+        launcher.wait_until_end()
     finally:
         end_own_group()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.processes import kill_group
 from paragent.config import usable_cores
-from paragent.errors import ServerLost
+from paragent.errors import ParagentError, ServerLost
 from paragent.remote.children.forkserver import close_fork_server, fork_server
 from paragent.remote.placement import trusted_here
 from paragent.transport.address import Address
@@ -75,7 +75,7 @@ class ChildServer:
         self.ended = True
         self.close()
 
-    def unreachable(self, trouble: str, *, first: bool) -> str:
+    def unreachable(self, trouble: ParagentError, *, first: bool) -> str:
         """Return the error message for a failed connection."""
         what = "could not be reached" if first else "died; its agents are lost"
         return f"the agent server, a child process of this program, {what} ({trouble})"

@@ -23,6 +23,7 @@ __all__ = [
     "CallInterrupted",
     "add_concurrent",
     "claim",
+    "claim_to_free",
     "enqueue",
     "interrupt",
     "next_call",
@@ -102,6 +103,7 @@ class Actor:
         "failed",
         "failed_calls",
         "freed",
+        "freeing",
         "holders",
         "instance",
         "methods",
@@ -111,6 +113,7 @@ class Actor:
         "seconds",
         "served",
         "stopped",
+        "wanted",
     )
 
     def __init__(self, owner: ClientSession, number: int) -> None:
@@ -120,15 +123,19 @@ class Actor:
         """Public methods by name; None until the constructor has run."""
         self.failed: Any = None
         """Encoded error of the constructor."""
+        self.wanted = ("", "")
+        """Class and name that the client asked for, if the agent could not be constructed."""
         self.busy: ActorCall | None = None
         """The running call, or the one about to start; without calls of `@concurrent` methods."""
         self.concurrent_calls: set[ActorCall] | None = None
-        """Running calls of `@concurrent` methods; created when needed."""
+        """Calls of `@concurrent` methods that run or are about to; created when needed."""
         self.queue: deque[ActorCall] | None = None
         """Created when needed: most of many agents never have two calls at a time."""
         self.holders = 1
         """Number of sessions that have a proxy of the agent."""
         self.stopped = self.freed = False
+        self.freeing = False
+        """Whether it was claimed to be freed: nobody holds it, and no call is pending."""
         # Counted without a lock: calls of `@concurrent` methods that end at the same moment may be counted once.
         self.served = self.failed_calls = 0
         self.seconds = 0.0
@@ -136,43 +143,48 @@ class Actor:
 
 
 def enqueue(agent: Actor, call: ActorCall, mutex: threading.Lock) -> ActorCall | None:
-    """Give a call to an agent; return the call that must start now, or None. Only the I/O loop calls this.
+    """Give a call to an agent; return it if it must start now. None: it is in the queue. Only the I/O loop calls this.
+
+    A pending call is in the queue, `busy` or one of the concurrent calls, from here until it ends.
 
     The common case takes no lock. An agent becomes busy here or under the lock. It becomes free in `next_call`, which checks the
-    queue again afterwards, as this function checks the flag again. So no call stays in the queue of a free agent.
+    queue again afterwards; after this function has queued a call, `claim` checks the flag again. So no call stays in the queue
+    of a free agent.
     """
     if _is_concurrent(agent, call):
+        add_concurrent(agent, call, mutex)
         return call
     if not agent.busy and not call.missing_args and not agent.queue:
         agent.busy = call
         return call
     with mutex:
-        if _is_concurrent(agent, call):
-            return call
         if agent.queue is None:
             agent.queue = deque()
         agent.queue.append(call)
-    return claim(agent, mutex)
+    return None
 
 
 def take_concurrent(agent: Actor, mutex: threading.Lock) -> list[ActorCall]:
-    """Remove and return the queued calls of `@concurrent` methods whose arguments are complete.
+    """Move the queued calls of `@concurrent` methods whose arguments are complete to the concurrent calls; return them.
 
     They were queued because the constructor had not run yet or an argument was missing.
     """
-    if not agent.queue:
+    if not agent.queue or agent.methods is None:
         return []
     chosen: list[ActorCall] = []
     with mutex:
         others: deque[ActorCall] = deque()
         for call in agent.queue or ():
             (chosen if _is_concurrent(agent, call) else others).append(call)
+        if agent.concurrent_calls is None:
+            agent.concurrent_calls = set()
+        agent.concurrent_calls.update(chosen)
         agent.queue = others
     return chosen
 
 
 def add_concurrent(agent: Actor, call: ActorCall, mutex: threading.Lock) -> None:
-    """Record that a call of a `@concurrent` method runs; the scheduler removes it when it ends."""
+    """Record that a call of a `@concurrent` method is about to run; the scheduler removes it when it ends."""
     if agent.concurrent_calls is None:
         with mutex:
             if agent.concurrent_calls is None:
@@ -200,6 +212,21 @@ def claim(agent: Actor, mutex: threading.Lock) -> ActorCall | None:
         return None
     with mutex:
         return None if agent.busy else _choose(agent)
+
+
+def claim_to_free(agent: Actor, mutex: threading.Lock) -> bool:
+    """Return whether to free an agent now, because no client holds it and no call is pending. Returns True once.
+
+    To be called after the last holder has dropped it and after each call that has ended. Nobody can call an agent without
+    holders, so the last of these sees that nothing is pending.
+    """
+    if agent.holders > 0 or agent.freeing:
+        return False
+    with mutex:
+        if agent.freeing or agent.busy or agent.queue or agent.concurrent_calls:
+            return False
+        agent.freeing = True
+        return True
 
 
 def next_call(agent: Actor, mutex: threading.Lock) -> ActorCall | None:

@@ -39,9 +39,9 @@ from paragent.remote.server.flow_control import StreamCredit
 from paragent.remote.server.policy import check_shape
 from paragent.remote.server.references import References
 from paragent.remote.server.registry import AgentRegistry, gone
-from paragent.remote.server.scheduler import CONSTRUCT, FREE, Canceller, Scheduler
+from paragent.remote.server.scheduler import CONSTRUCT, Canceller, Scheduler
 from paragent.remote.server.session import ClientSession
-from paragent.remote.values import encode_error, encode_result, is_reference, restore, size_of
+from paragent.remote.values import describe_error, encode_error, encode_result, is_reference, restore, size_of
 from paragent.serialization import add_code
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ _MAX_CLASSES = 100_000
 """Classes of one client; a client that exceeds it probably creates classes by mistake."""
 _MAX_LISTED = 1_000
 """Agents in a list; a server may have a million."""
+_ERROR_CHARACTERS = 500
+"""Characters of an error in a list."""
 _MAX_CALLS_READ = 100_000
 """Calls that are looked at to find busy agents, which takes some milliseconds; a server may have millions."""
 
@@ -297,9 +299,9 @@ class MessageDispatcher:
             self._references.announce(session.identity, -message.agent)
 
     def _drop_agent(self, session: ClientSession, message: DropAgent) -> None:
-        unused = self.registry.drop(session, message.agent)
-        if unused is not None:
-            self.scheduler.enqueue(ActorCall(session, 0, unused, FREE, ()))
+        dropped = self.registry.drop(session, message.agent)
+        if dropped is not None:
+            self.scheduler.free_if_unused(dropped)
 
     def _stop_agent(self, session: ClientSession, message: StopAgent) -> None:
         target = self.registry.find(session, message.agent)
@@ -371,7 +373,9 @@ class MessageDispatcher:
             limit = argument if type(argument) is int and 0 < argument < _MAX_LISTED else _MAX_LISTED
             busy = _busy_agents(self.sessions)
             report["calls_queued"] = sum(len(agent.queue) for agent in busy if agent.queue)
-            report["list"] = [_described(agent) for agent in _first_agents(busy, self.sessions, limit)]
+            holders = _holders(self.sessions)
+            agents = _first_agents(busy, self.sessions, limit)
+            report["list"] = [_described(agent, holders.get(id(agent), agent.owner)) for agent in agents]
         return report
 
     def close(self) -> None:
@@ -395,28 +399,43 @@ def _busy_agents(sessions: dict[str, ClientSession]) -> list[Actor]:
 def _first_agents(busy: list[Actor], sessions: dict[str, ClientSession], limit: int) -> list[Actor]:
     """Return busy agents, then idle ones, `limit` in all."""
     chosen = {id(agent): agent for agent in busy[:limit]}
-    for agent in itertools.chain.from_iterable(session.agents.values() for session in sessions.values()):
+    owned = (session.agents.values() for session in sessions.values())
+    borrowed = (
+        session.borrowed.values() for session in sessions.values()
+    )  # they live although their owner dropped them
+    for agent in itertools.chain.from_iterable(itertools.chain(owned, borrowed)):
         if len(chosen) >= limit:
             break
         chosen.setdefault(id(agent), agent)
     return list(chosen.values())
 
 
-def _described(agent: Actor) -> dict[str, Any]:
+def _holders(sessions: dict[str, ClientSession]) -> dict[int, ClientSession]:
+    """Return, by identity of the agent, a client that holds an agent which its owner has dropped."""
+    return {
+        id(agent): session
+        for session in sessions.values()
+        for agent in session.borrowed.values()
+        if agent.owner.identity not in sessions or agent.number not in agent.owner.agents
+    }
+
+
+def _described(agent: Actor, holder: ClientSession) -> dict[str, Any]:
     owner, instance = agent.owner, agent.instance
     # Not getattr: properties and `__getattr__` of users must not run on the I/O loop.
-    name = inspect.getattr_static(instance, "name", None)
+    name = inspect.getattr_static(instance, "name", agent.wanted[1])
     return {
         "id": f"{owner.identity[:8]}-{agent.number}",
         "name": name if isinstance(name, str) else "",
-        "class": type(instance).__qualname__ if instance is not None else "",
+        "class": type(instance).__qualname__ if instance is not None else agent.wanted[0],
+        "error": describe_error(agent.failed)[:_ERROR_CHARACTERS] if agent.failed is not None else "",
         "state": "failed" if agent.failed is not None else "busy" if agent.busy else "free",
         "queue": len(agent.queue) if agent.queue else 0,
         "running": len(running_calls(agent)),
         "served": agent.served,
         "failed": agent.failed_calls,
         "seconds": agent.seconds,
-        "client": f"{owner.client.program} {owner.client.peer}".strip(),
+        "client": f"{holder.client.program} {holder.client.peer}".strip(),
     }
 
 

@@ -21,7 +21,7 @@ from paragent.remote.placement import limit_thread
 from paragent.remote.protocol import CallError, CallResult, StreamItems
 from paragent.remote.server.actors import CallInterrupted
 from paragent.remote.server.event_loop import new_event_loop
-from paragent.remote.values import PLAIN, encode_error, encode_result
+from paragent.remote.values import PLAIN, ResultsMissing, encode_error, encode_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,9 @@ def read_attribute(call: ActorCall, policy: Policy) -> None:
             if not policy.accept_code:
                 from paragent.remote.data import dump  # not at the top: servers that accept code do not need it
 
-                dump(value)  # raises for other objects that may contain the agent, such as a partial of a method
+                # Raises for other objects that may contain the agent, such as a partial of a method, and for proxies: with the
+                # session in a proxy, a client of this server could take its place at the other server.
+                dump(value, proxies=False)
         encoded = encode_result(value, "the attribute", name)
     except CallInterrupted:
         raise
@@ -388,14 +390,19 @@ class AsyncExecutor:
             method = call.method
             assert method is not None
             if not method.prompt or call.cancelled is not None:
-                call.runner = asyncio.Task(self._execute(call), loop=self._loop, name=call.name)
-                self._new.append(call)
-                if len(self._new) == 1:
-                    assert self._loop is not None
-                    self._loop.call_soon(self._check_new)
+                self._start_task(call)
                 return
-            self._step(call)
+            if not self._step(call):
+                return
             call = self._after_call(call)
+
+    def _start_task(self, call: ActorCall, returned: tuple[Any] | None = None) -> None:
+        call.started = False
+        call.runner = asyncio.Task(self._execute(call, returned), loop=self._loop, name=call.name)
+        self._new.append(call)
+        if len(self._new) == 1:
+            assert self._loop is not None
+            self._loop.call_soon(self._check_new)
 
     def _check_new(self) -> None:
         """Answer calls whose task was cancelled before its first step: user code may cancel all tasks of the loop."""
@@ -410,8 +417,11 @@ class AsyncExecutor:
                 fail(call, call.cancelled or CallCancelled("the call was cancelled"))
                 self._start(self._after_call(call))
 
-    def _step(self, call: ActorCall) -> None:
-        """Execute an async method that never awaits: its coroutine ends with its first step."""
+    def _step(self, call: ActorCall) -> bool:
+        """Execute an async method that never awaits: its coroutine ends with its first step.
+
+        Return whether the call has ended. If the method returned lazy results, a task waits for them.
+        """
         call.started = True
         try:
             args, kwargs = arguments_of(call, self._policy)
@@ -419,25 +429,25 @@ class AsyncExecutor:
             try:
                 coroutine.send(None)
             except StopIteration as end:
-                call.session.send_outcome(call, CallResult, encode_result(end.value, "the result of", call.name))
+                try:
+                    value = encode_result(end.value, "the result of", call.name, waits=False)
+                except ResultsMissing:
+                    self._start_task(call, (end.value,))
+                    return False
+                call.session.send_outcome(call, CallResult, value)
         except BaseException as error:  # noqa: BLE001 - any error of the agent is the outcome of the call
             fail(call, error)
+        return True
 
-    async def _execute(self, call: ActorCall) -> None:
+    async def _execute(self, call: ActorCall, returned: tuple[Any] | None = None) -> None:
+        """Execute an async method, unless its only step has already `returned`, and wait for the lazy results in its value."""
         call.started = True
         since = monotonic()
         try:
             if call.cancelled is not None:
                 raise call.cancelled
-            args, kwargs = arguments_of(call, self._policy)
-            result = getattr(call.agent.instance, call.name)(*args, **kwargs)
-            assert call.method is not None
-            if call.method.streams:
-                await self._stream(call, result)
-                outcome = None
-            else:
-                outcome = await result
-            call.session.send_outcome(call, CallResult, encode_result(outcome, "the result of", call.name))
+            outcome = await self._outcome_of(call) if returned is None else returned[0]
+            call.session.send_outcome(call, CallResult, await _encoded(outcome, "the result of", call.name))
         except asyncio.CancelledError:
             fail(call, call.cancelled or CallCancelled("the call was cancelled"))
         except BaseException as error:  # noqa: BLE001 - any error of the agent is the outcome of the call
@@ -448,6 +458,15 @@ class AsyncExecutor:
         if following is not None:
             self._start(following)
 
+    async def _outcome_of(self, call: ActorCall) -> Any:
+        args, kwargs = arguments_of(call, self._policy)
+        result = getattr(call.agent.instance, call.name)(*args, **kwargs)
+        assert call.method is not None
+        if not call.method.streams:
+            return await result
+        await self._stream(call, result)
+        return None
+
     async def _stream(self, call: ActorCall, items: Any) -> None:
         credit = _credit_of(call)
         async with contextlib.aclosing(items):
@@ -456,5 +475,15 @@ class AsyncExecutor:
                     item = await anext(items)
                 except StopAsyncIteration:
                     return
-                call.session.send_outcome(call, StreamItems, [encode_result(item, "an item of", call.name)])
+                call.session.send_outcome(call, StreamItems, [await _encoded(item, "an item of", call.name)])
         raise CallCancelled("the reader closed the stream")
+
+
+async def _encoded(thing: Any, *what: str) -> Any:
+    """Return an encoded result, as `encode_result` does, but wait for the lazy results inside it without blocking the loop."""
+    while True:
+        try:
+            return encode_result(thing, *what, waits=False)
+        except ResultsMissing as missing:
+            for result in missing.results:
+                await result

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
 from paragent.messages import Msg
-from paragent.remote.methods import MOVES, attributes_of
+from paragent.remote.link import link_to
+from paragent.remote.methods import MOVES, attributes_of, is_of_proxy
+from paragent.remote.placement import RECONNECT_TIMEOUT, require_trusted
 from paragent.remote.protocol import (
+    MAX_ARGUMENTS,
+    MAX_NAME,
+    SESSION,
     AddCode,
     CallMethod,
     CancelCall,
@@ -26,11 +31,12 @@ from paragent.remote.protocol import (
     fields_of,
 )
 from paragent.remote.values import PLAIN, decode
+from paragent.transport.address import Address, TlsConf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paragent.transport.address import Address, TlsConf
+    from paragent.remote.data import ProxyReference
 
 __all__ = ["OwnResult", "Policy", "check_shape"]
 
@@ -55,9 +61,11 @@ class Policy:
         accept_code: whether clients may also send other classes and objects.
         nesting: limit of nested containers.
         peer_tls: how to connect to other servers that use TLS, to fetch results that clients pass on.
-        trusted: without `accept_code`: the other servers on which agents of this server may create agents.
+        trusted: without `accept_code`: the other servers on which agents of this server may create and call agents.
+        own_address: without `accept_code`: where this server listens; its agents may call each other.
         accept_state: without `accept_code`: whether clients may move agents here with any state (True), with public attributes
             only (None), or not at all (False).
+        reconnect_timeout: without `accept_code`: seconds to reconnect to the servers of proxies that clients pass on.
     """
 
     def __init__(
@@ -68,13 +76,17 @@ class Policy:
         nesting: int,
         peer_tls: TlsConf | None = None,
         trusted: frozenset[Address] = frozenset(),
+        own_address: Callable[[], Address | None] = lambda: None,
         accept_state: bool | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         self.accept_code, self.peer_tls = accept_code, peer_tls
         self.trusted = None if accept_code else trusted
         """Other servers that agents of this server may use; None: any."""
+        self._own_address = own_address
         self._accept_state = accept_state
         self._nesting = nesting
+        self._reconnect_timeout = reconnect_timeout
         self._by_name = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
         self._by_qualname = {cls.__qualname__: cls for cls in classes}
 
@@ -146,7 +158,8 @@ class Policy:
             raise AccessDenied(
                 f"this server creates agents only with their constructors: use {cls.__name__}(..., to_dist=...)"
             )
-        settable = {name for name in attributes_of(cls) if not hasattr(cls, name)}  # not class attributes
+        # Not class attributes, except that an agent may have an attribute `options`, which is also a method of proxies.
+        settable = {name for name in attributes_of(cls) if not hasattr(cls, name) or is_of_proxy(getattr(cls, name))}
         if hasattr(cls, "__setstate__") or type(state) is not dict or not all(name in settable for name in state):
             raise AccessDenied(
                 f"this server accepts no private attributes and no custom state of a {cls.__name__} that is moved to it: "
@@ -167,7 +180,33 @@ class Policy:
             raise AccessDenied("this server accepts data but no code, so it reads no pickles")
         from paragent.remote.data import load  # not at the top: servers that accept code do not need it
 
-        return load(value[1], self._nesting, MOVES)
+        return load(value[1], self._nesting, MOVES, proxy=self._proxy)
+
+    def _proxy(self, reference: ProxyReference) -> Any:
+        """Return the proxy of an agent on this server or a trusted one. Nothing is connected before it is used.
+
+        Its class is the server's own class of this name. Otherwise the proxy has no class, and calls any public method.
+
+        Raises:
+            AccessDenied: the owner of this server has not named the address.
+            ProtocolError: the reference is malformed.
+        """
+        if not _number(reference.number) or not SESSION.fullmatch(reference.session):
+            # The other server would end the session of this one, and so all its agents there.
+            raise ProtocolError("a proxy of an agent that cannot exist")
+        address = Address.of(reference.host, reference.port)
+        if address != self._own_address():
+            require_trusted(address, self.trusted)
+            if self.peer_tls is not None and not reference.tls and not address.is_local:
+                raise AccessDenied(
+                    f"this server uses TLS, and according to the proxy the agent server at {address} does not, so anyone on the "
+                    "network could answer in its place; start that server with TLS"
+                )
+        tls = (self.peer_tls or TlsConf()) if reference.tls else None
+        cls: Any = self._by_qualname.get(reference.kind) or next(iter(self._by_qualname.values()))
+        known = reference.kind in self._by_qualname
+        link = link_to(address, tls, self._reconnect_timeout)
+        return type(cls).proxy_of(cls, link, (reference.session, reference.number), known=known)
 
 
 def _check_nesting(thing: Any, limit: int) -> None:
@@ -191,9 +230,7 @@ def _check_nesting(thing: Any, limit: int) -> None:
 
 _MAX_NUMBER = 1 << 60
 """Less than the modulus of Python's integer hashes, so that different numbers have different hashes."""
-_MAX_ARGUMENTS = 1 << 16
 _MAX_LISTED = 1 << 16
-_MAX_NAME = 1_000
 
 
 def check_shape(message: Any) -> None:
@@ -215,7 +252,7 @@ def _number(field: Any) -> bool:
 
 
 def _name(field: Any) -> bool:
-    return type(field) is str and len(field) <= _MAX_NAME
+    return type(field) is str and len(field) <= MAX_NAME
 
 
 def _session(field: Any) -> bool:
@@ -227,13 +264,13 @@ def _agent(field: Any) -> bool:
 
 
 def _arguments(field: Any) -> bool:
-    return type(field) is tuple and len(field) <= _MAX_ARGUMENTS and () not in field
+    return type(field) is tuple and len(field) <= MAX_ARGUMENTS and () not in field
 
 
 def _keywords(field: Any) -> bool:
     if field is None:
         return True
-    return type(field) is dict and len(field) <= _MAX_ARGUMENTS and all(map(_name, field)) and () not in field.values()
+    return type(field) is dict and len(field) <= MAX_ARGUMENTS and all(map(_name, field)) and () not in field.values()
 
 
 def _seconds(field: Any) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paragent.errors import AgentStopped, LimitExceeded, ProtocolError, ServerLost
+from paragent._internal.clock import monotonic
+from paragent._internal.text import printable
+from paragent.errors import AccessDenied, AgentStopped, LimitExceeded, ProtocolError
 from paragent.remote.link import data_link, link_to
-from paragent.remote.protocol import CallError, CallResult
+from paragent.remote.protocol import CallError, CallResult, RequestValue
 from paragent.remote.result import ENCODED, FAILED, RAISED
 from paragent.remote.server.policy import OwnResult
 from paragent.remote.values import encode_error, is_reference, restore, size_of
@@ -20,14 +23,16 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from paragent._internal.clock import Clock
     from paragent.remote.link import Link
     from paragent.remote.protocol import FetchResult, OutcomeKind, PushValue
     from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.policy import Policy
     from paragent.remote.server.session import ClientSession
 
-__all__ = ["DataPeers", "References", "fetch_from"]
+__all__ = ["DataPeers", "References"]
 
+_log = logging.getLogger("paragent.remote")
 
 _EXPECT_SECONDS = 5.0
 """Seconds to wait for a call or an agent that is not known yet, because it arrives over another connection."""
@@ -58,6 +63,7 @@ class References:
         """Callbacks for calls and agents that are not known yet, by session and number; numbers of agents are negative."""
         self._expected_count = 0
         """Number of callbacks in `expected`."""
+        self._unreachable = UnreachableServers()
 
     def await_arguments(self, call: ActorCall, attachments: list[bytes]) -> None:
         """Replace the references in the arguments of a call as their values arrive."""
@@ -92,19 +98,39 @@ class References:
         if reference[0] == "v":
             session.pushed[reference[1]] = then
             return
-        _, address, identity, number, tls = reference
-        if type(number) is not int or not _is_address(address, identity, tls):
+        _, address, identity, number, tls, key = reference
+        if type(number) is not int or not _is_address(address, identity, tls, key):
             raise ProtocolError("a malformed reference to a result")
         if address is None and self._policy.accept_code:
             self._loop.call_soon(self.when_ended, session.identity, number, then)
         elif address is None:
             self._loop.call_soon(self.when_ended, session.identity, number, _as_own(then))
+        else:
+            then = then if self._policy.accept_code else _counted(call, then)
+            self._loop.call_soon(self._fetch, session, reference, then)
+
+    def _fetch(
+        self, session: ClientSession, reference: tuple[Any, ...], then: Callable[[OutcomeKind, Any], None]
+    ) -> None:
+        """Fetch a result from another server. If that server cannot be reached, request the value from the client."""
+        _, address, _, _, tls, key = reference
+
+        def request() -> None:
+            session.pushed[key] = then
+            session.send_outcome(key, RequestValue, None)
+
+        def fail(error: BaseException) -> None:
+            self._unreachable.add((address, tls), error)
+            request()
+
+        if (address, tls) in self._unreachable:
+            request()
         elif self._policy.accept_code:
-            self._loop.call_soon(fetch_from, reference, self._policy, then)
+            _fetch_from(reference, self._policy, then, fail)
         else:
             if session.peers is None:
                 session.peers = DataPeers(self._policy, self._loop)
-            self._loop.call_soon(session.peers.fetch, reference, _counted(call, then))
+            session.peers.fetch(reference, then, fail)
 
     def _error(self, value: Any) -> Any:
         """Return an error of a client or another server for other clients; a restricted server passes on no pickles."""
@@ -202,11 +228,16 @@ def _as_own(then: Callable[[OutcomeKind, Any], None]) -> Callable[[OutcomeKind, 
     return lambda kind, value: then(kind, OwnResult(value) if kind is CallResult else value)
 
 
-def _is_address(address: Any, identity: Any, tls: Any) -> bool:
+def _is_address(address: Any, identity: Any, tls: Any, key: Any) -> bool:
     """Return whether the fields of a reference, which a client wrote, have the right types."""
     if address is None:
-        return identity is None and tls is None
-    if type(address) is not tuple or [type(part) for part in address] != [str, int, str] or type(identity) is not str:
+        return identity is None and tls is None and key is None
+    if (
+        type(key) is not int
+        or type(address) is not tuple
+        or [type(part) for part in address] != [str, int, str]
+        or type(identity) is not str
+    ):
         return False
     return tls is None or (
         type(tls) is tuple and len(tls) == 4 and all(type(part) in (str, type(None)) for part in tls)
@@ -219,14 +250,49 @@ _IDLE = 10.0
 """Seconds after which an idle link to such a server is closed."""
 _CLOSE_SECONDS = 0.15
 """Seconds to close a link."""
+_UNREACHABLE_SECONDS = 30.0
+"""Seconds after which an unreachable server is tried again."""
+_MAX_UNREACHABLE = 1_000
+_LOG_EVERY = 1.0
 
 
-def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[OutcomeKind, Any], None]) -> None:
-    """Fetch a result from another server; `then` is called with its outcome or with the error of the connection.
+class UnreachableServers:
+    """The servers that could not be reached in the last half minute. Their results are requested from clients at once."""
+
+    def __init__(self, clock: Clock = monotonic) -> None:
+        self._clock = clock
+        self._until: dict[tuple[Any, ...], float] = {}
+        self._logged_at = -_LOG_EVERY
+
+    def __contains__(self, server: tuple[Any, ...]) -> bool:
+        return self._clock() < self._until.get(server, 0.0)
+
+    def add(self, server: tuple[Any, ...], error: BaseException) -> None:
+        """Add a server, by its address and its TLS settings; the reason is logged, at most once a second."""
+        now = self._clock()
+        if len(self._until) >= _MAX_UNREACHABLE:  # a client names the addresses
+            self._until.clear()
+        self._until[server] = now + _UNREACHABLE_SECONDS
+        if now - self._logged_at >= _LOG_EVERY:
+            self._logged_at = now
+            _log.warning(
+                "results of %s go through the clients, because this server cannot fetch them: %s",
+                printable(str(Address(*server[0]))),
+                printable(str(error)),
+            )
+
+
+def _fetch_from(
+    reference: tuple[Any, ...],
+    policy: Policy,
+    then: Callable[[OutcomeKind, Any], None],
+    fail: Callable[[BaseException], None],
+) -> None:
+    """Fetch a result from another server; call `then` with its outcome, or `fail` with the error of the connection.
 
     For servers that accept code. The outcome is not decoded here.
     """
-    _, address, session, number, tls = reference
+    _, address, session, number, tls, _ = reference
     link = link_to(Address(*address), _tls(tls, policy))
     call = link.fetch(session, number)
 
@@ -237,10 +303,7 @@ def fetch_from(reference: tuple[Any, ...], policy: Policy, then: Callable[[Outco
         elif state == FAILED:
             then(CallError, value)
         else:
-            error = (
-                value if state == RAISED else ProtocolError(f"{link.address} did not send a result that was requested")
-            )
-            then(CallError, encode_error(error))
+            fail(_connection_error(link, state, value))
 
     if not call.watch(arrived):
         arrived()
@@ -260,7 +323,7 @@ class DataPeers:
     """The servers from which a restricted server fetches results for one client. Belongs to the I/O loop.
 
     The client chooses the addresses. Results arrive as data, over links that are used for this client only. The number of links
-    is limited, and idle ones are closed. A client learns nothing about an address except that there was no result.
+    is limited, and idle ones are closed. A client learns nothing about an address except that the server has no result from it.
     """
 
     def __init__(self, policy: Policy, loop: asyncio.AbstractEventLoop) -> None:
@@ -270,12 +333,19 @@ class DataPeers:
         """Keeps references to tasks, so that they are not garbage-collected before they end."""
         self._open = True
 
-    def fetch(self, reference: tuple[Any, ...], then: Callable[[OutcomeKind, Any], None]) -> None:
-        """Fetch a result from another server; `then` is called with its outcome or with an error."""
-        _, address, session, number, tls = reference
+    def fetch(
+        self,
+        reference: tuple[Any, ...],
+        then: Callable[[OutcomeKind, Any], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Fetch a result from another server; call `then` with its outcome, or `fail` with the error of the connection."""
+        _, address, session, number, tls, _ = reference
         key = (address, tls)
-        if not self._open or (address[2] and not _is_child_socket(address[2])):
-            then(CallError, _unreachable())
+        if not self._open:
+            return  # the client is gone
+        if address[2] and not _is_child_socket(address[2]):
+            fail(AccessDenied("it is not a socket of a child process of this user"))
             return
         peer = self._peer(key)
         if peer is None:
@@ -301,7 +371,7 @@ class DataPeers:
 
                 then(CallError, encode_error(error_from(value)))
             else:
-                then(CallError, _unreachable())
+                fail(_connection_error(peer.link, state, value))
 
         if not call.watch(arrived):
             arrived()
@@ -346,8 +416,10 @@ class DataPeers:
         task.add_done_callback(self._closing.discard)
 
 
-def _unreachable() -> Any:
-    return encode_error(ServerLost("the result could not be fetched from its server"))
+def _connection_error(link: Link, state: int, value: Any) -> BaseException:
+    if state == RAISED and isinstance(value, BaseException):
+        return value
+    return ProtocolError(f"{link.address} did not send a result that was requested")
 
 
 def _is_child_socket(path: str) -> bool:

@@ -46,7 +46,7 @@ class AgentRegistry:
         entry, how = call.creation
         try:
             if call.error is not None:
-                agent.failed = call.error
+                _record_failure(call, entry[2], call.error)
                 return
             cls = entry[0]
             if cls is None:
@@ -55,7 +55,7 @@ class AgentRegistry:
             made: type = type(agent.instance)
             agent.methods = methods_of(made)
         except BaseException as error:  # noqa: BLE001 - every call of the agent raises the error of its constructor
-            agent.failed = encode_error(error, plain=not self._policy.accept_code)
+            _record_failure(call, entry[2], encode_error(error, plain=not self._policy.accept_code))
 
     def _create(self, cls: type, how: str, call: ActorCall) -> Any:
         args, kwargs = arguments_of(call, self._policy)
@@ -69,12 +69,10 @@ class AgentRegistry:
         raise AccessDenied(f"{cls.__name__} has its own pickling methods, which need a server that accepts code")
 
     def find(self, session: ClientSession, agent: Any) -> Actor | None:
-        """Return an agent by its number, or by session and number; the client then also holds an agent of another session."""
+        """Return an agent by its number, or by session and number: the client has a copy of its proxy, which also holds it."""
         if type(agent) is int:
             return session.agents.get(agent)
         key = (str(agent[0]), int(agent[1]))
-        if key[0] == session.identity:
-            return session.agents.get(key[1])
         known = session.borrowed.get(key)
         if known is not None:
             return known
@@ -93,15 +91,14 @@ class AgentRegistry:
         return owner is None or int(agent[1]) > owner.last_agent
 
     def drop(self, session: ClientSession, agent: Any) -> Actor | None:
-        """Remove a client's hold on an agent; return the agent if it was the last one."""
+        """Remove a client's hold on an agent; return the agent, or None if the client does not hold it."""
         if type(agent) is not int:
             target = session.borrowed.pop((str(agent[0]), int(agent[1])), None)
         else:
             target = session.agents.pop(agent, None)
-        if target is None:
-            return None
-        target.holders -= 1
-        return target if target.holders <= 0 else None
+        if target is not None:
+            target.holders -= 1
+        return target
 
     def free(self, agent: Actor) -> None:
         """Release the agent's object."""
@@ -109,6 +106,14 @@ class AgentRegistry:
             agent.freed = agent.stopped = True
             agent.instance = None
             self.count -= 1
+
+
+def _record_failure(call: ActorCall, wanted: str, error: Any) -> None:
+    """Record why an agent could not be constructed, and what its client asked for."""
+    agent = call.agent
+    name = call.args[0] if call.args else (call.kwargs or {}).get("name")
+    agent.wanted = wanted, name if type(name) is str else ""
+    agent.failed = error
 
 
 def gone() -> Any:

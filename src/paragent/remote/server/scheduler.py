@@ -17,6 +17,7 @@ from paragent.remote.server.actors import (
     CallInterrupted,
     add_concurrent,
     claim,
+    claim_to_free,
     enqueue,
     interrupt,
     next_call,
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from paragent.remote.server.session import ClientSession
     from paragent.transport.limits import Limits
 
-__all__ = ["CONSTRUCT", "FREE", "Canceller", "Scheduler"]
+__all__ = ["CONSTRUCT", "Canceller", "Scheduler"]
 
 
 CONSTRUCT = "__init__"
 """Name of the call that creates an agent; clients cannot call it because it is not public."""
-FREE = "__del__"
-"""Name of the call that frees an agent after its earlier calls."""
+_FREE = "__del__"
+"""Name of the call that frees an agent."""
 
 
 class Scheduler:
@@ -96,7 +97,13 @@ class Scheduler:
 
     def enqueue(self, call: ActorCall) -> None:
         """Queue a call of an agent, and start it if possible."""
-        ready = enqueue(call.agent, call, self.mutex)
+        agent = call.agent
+        constructing = agent.methods is None
+        ready = enqueue(agent, call, self.mutex)
+        if ready is None and constructing:
+            self.wake(agent)  # the constructor may have ended meanwhile, and the method may be concurrent
+            return
+        ready = ready or claim(agent, self.mutex)
         if ready is not None:
             self._start(ready)
 
@@ -111,8 +118,6 @@ class Scheduler:
     def launch(self, call: ActorCall) -> None:
         """Pass a call to its executor, together with the other calls of the frame if there is one."""
         on_loop = call.method is not None and call.method.on_loop
-        if call.method is not None and call.method.concurrent:
-            add_concurrent(call.agent, call, self.mutex)
         if self.batch is not None and threading.get_ident() == self._io_thread:
             self.batch[on_loop].append(call)
         elif on_loop:
@@ -134,15 +139,18 @@ class Scheduler:
         if call.method is not None and call.method.concurrent:
             if agent.concurrent_calls is not None:
                 agent.concurrent_calls.discard(call)
+            self.free_if_unused(agent)
             return None
         while True:
             following = next_call(agent, self.mutex)
             if following is None:
+                self.free_if_unused(agent)
                 return None
             if _answer_if_impossible(following):
                 continue
             method = following.method
             if method is not None and method.concurrent:
+                add_concurrent(agent, following, self.mutex)
                 self.launch(following)
                 continue
             here = call.method is not None and call.method.on_loop
@@ -150,6 +158,11 @@ class Scheduler:
                 return following
             self.launch(following)
             return None
+
+    def free_if_unused(self, agent: Actor) -> None:
+        """Free an agent that nobody holds and that has no pending call; in the thread pool, as this runs the user's code."""
+        if claim_to_free(agent, self.mutex):
+            self.launch(ActorCall(agent.owner, 0, agent, _FREE, ()))
 
     def _execute(self, call: ActorCall | None) -> None:
         """Execute a call and the agent's next sync calls in this thread."""
@@ -187,7 +200,7 @@ class Scheduler:
             self._construct(call)
             if call.agent.queue:
                 self.wake(call.agent)
-        elif call.name == FREE:
+        elif call.name == _FREE:
             self._free(call.agent)
         elif call.name.startswith("?"):
             read_attribute(call, self._policy)
@@ -215,7 +228,7 @@ class Scheduler:
 def _answer_if_impossible(call: ActorCall) -> bool:
     """Answer a call that cannot be executed; return whether it was answered."""
     agent: Any = call.agent
-    if call.name in (CONSTRUCT, FREE) or (agent.methods is None and agent.failed is None and not agent.stopped):
+    if call.name == CONSTRUCT or (agent.methods is None and agent.failed is None and not agent.stopped):
         return False
     if call.method is None and agent.methods is not None:
         call.method = agent.methods.get(call.name)

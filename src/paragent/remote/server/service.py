@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.threads import fatal, write_traceback
 from paragent.errors import ParagentError, ProtocolError
+from paragent.remote.protocol import SESSION
 from paragent.remote.server.dispatcher import MessageDispatcher
 from paragent.transport.server import RpcServer
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentService", "open_server"]
 
-_IDENTITY = re.compile("[0-9a-f]{32}")
-
 
 class AgentService:
     """The gRPC service `agents`."""
@@ -35,7 +33,7 @@ class AgentService:
     def welcome(self, hello: dict[str, Any]) -> tuple[dict[str, Any], tuple[ClientSession, int]]:
         """Find or create the client's session."""
         identity, received, reconnecting = hello.get("session"), hello.get("received"), hello.get("reconnect")
-        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or not isinstance(received, int):
+        if not isinstance(identity, str) or not SESSION.fullmatch(identity) or not isinstance(received, int):
             raise ProtocolError("the hello must name a session of 32 hexadecimal digits")
         session, known = self._dispatcher.open_session(identity)
         session.client.data_only = hello.get("data_only") is True
@@ -58,6 +56,8 @@ class AgentService:
     async def serve(self, stream: ServerStream, admitted: tuple[ClientSession, int]) -> None:
         """Read the client's messages and send results until either side ends the stream."""
         session, received = admitted
+        if session.identity not in self._dispatcher.sessions:
+            return  # the client reconnects to a session that has ended, which the welcome says
         if session.writer is not None:
             session.writer.cancel()
         try:

@@ -15,17 +15,19 @@ from paragent.errors import Unserialisable
 from paragent.remote.protocol import CallError, CallResult, ResultHeld, StreamItems, encode
 from paragent.remote.reliable_stream import ACK_SECONDS, FRAME_BYTES, FRAME_MESSAGES, ReliableStream
 from paragent.remote.server.flow_control import ResultBacklog, ResultCache
-from paragent.remote.values import ATTACHED, attach, encode_error, restore, size_of
+from paragent.remote.values import attach, encode_error, restore, size_of, weight_of
 from paragent.transport.limits import CALL_BYTES, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from paragent.remote.protocol import OutcomeKind
+    from paragent.remote.protocol import OutcomeKind, RequestValue
     from paragent.remote.server.actors import Actor, ActorCall
     from paragent.remote.server.references import DataPeers
     from paragent.transport.limits import Limits
     from paragent.transport.server import ServerStream
+
+    MessageKind = type[StreamItems | RequestValue] | OutcomeKind
 
 __all__ = ["ClientInfo", "ClientSession"]
 
@@ -69,7 +71,7 @@ class _ClientState:
         self.results = ResultCache(limits.kept_bytes)
         self.agents: dict[int, Actor] = {}
         self.borrowed: dict[tuple[str, int], Actor] = {}
-        """Agents of other sessions that this client has a proxy of."""
+        """Agents that this client has a copied proxy of, by session and number."""
         self.classes: dict[int, Any] = {}
         self.active: dict[int, ActorCall] = {}
         """Pending calls by number."""
@@ -123,8 +125,8 @@ class ClientSession(_ClientState):
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def send_outcome(self, call: ActorCall | int, kind: OutcomeKind | type[StreamItems], value: Any) -> None:
-        """Queue the outcome of a call or an item of a stream for the client; may be called from any thread."""
+    def send_outcome(self, call: ActorCall | int, kind: MessageKind, value: Any) -> None:
+        """Queue the outcome of a call, an item of a stream or a request for a value; may be called from any thread."""
         if type(value) in _SIZED:
             self.backlog.add(_size(value))
         self._outgoing.append((call, kind, value))
@@ -351,9 +353,6 @@ _SIZED = frozenset({tuple, str, bytes, list})
 
 def _size(value: Any) -> int:
     """Return the bytes of an outcome, or of a list of stream items."""
-    kind = type(value)
-    if kind is tuple:
-        return len(value[1]) if value[0] in ATTACHED else 0
-    if kind is list:
-        return sum(_size(part) for part in value if type(part) in _SIZED)
-    return len(value)
+    if type(value) is list:
+        return sum(map(weight_of, value))
+    return weight_of(value)
