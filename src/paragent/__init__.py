@@ -13,6 +13,7 @@ from paragent._internal.lazy import names_from
 from paragent.errors import *  # noqa: F403 - every error is public
 
 if TYPE_CHECKING:
+    from paragent._internal.version import __version__
     from paragent.agents import AgentBase, ParallelizableAgent
     from paragent.agents.chat import AgentResult, ChatAgent, Episode
     from paragent.agents.proxy import RpcAgent
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
     from paragent.models import Completion, Model, ModelSettings
     from paragent.remote import DistConf, concurrent
     from paragent.remote.launcher import RpcAgentServerLauncher
-    from paragent.remote.result import Result, wait
+    from paragent.remote.result import Result
     from paragent.remote.stream import RemoteStream
+    from paragent.remote.waiting import as_completed, wait
     from paragent.rollout import (
         AgentSection,
         DataSection,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from paragent.transport import Limits, TlsConf
 
 _MODULES = {
+    "_internal.version": ("__version__",),
     "agents": ("AgentBase", "ParallelizableAgent"),
     "agents.chat": ("AgentResult", "ChatAgent", "Episode"),
     "agents.proxy": ("RpcAgent",),
@@ -105,8 +108,9 @@ _MODULES = {
     "models": ("Completion", "Model", "ModelSettings"),
     "remote": ("DistConf", "concurrent"),
     "remote.launcher": ("RpcAgentServerLauncher",),
-    "remote.result": ("Result", "wait"),
+    "remote.result": ("Result",),
     "remote.stream": ("RemoteStream",),
+    "remote.waiting": ("as_completed", "wait"),
     "rollout": (
         "AgentSection",
         "DataSection",
@@ -196,6 +200,8 @@ __all__ = [
     "ToolFailed",
     "ToolResult",
     "VMPoolManager",
+    "__version__",
+    "as_completed",
     "complete_or_undo",
     "concurrent",
     "current_task",

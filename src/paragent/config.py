@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from paragent._internal.cgroups import cgroup_limits
-from paragent._internal.validation import at_least, check_fields, flag, mapping, optional, reject_unknown, seconds, text
+from paragent._internal.representations import short_record
+from paragent._internal.validation import (
+    at_least,
+    check_fields,
+    flag,
+    mapping,
+    optional,
+    seconds,
+    suggests_fields,
+    text,
+)
 from paragent.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Unpack
 
-__all__ = ["ASYNC_CONCURRENCY", "LOST_RETRIES", "SYNC_CONCURRENCY", "EngineName", "RunConfig", "init"]
+__all__ = ["ASYNC_CONCURRENCY", "LOST_RETRIES", "SYNC_CONCURRENCY", "EngineName", "RunConfig", "RunSettings", "init"]
 
 
 class EngineName(StrEnum):
@@ -39,7 +50,8 @@ LOST_RETRIES = 2
 """Retries after a lost worker if `max_retries` is not set."""
 
 
-@dataclass(slots=True, kw_only=True, init=False)
+@suggests_fields
+@dataclass(slots=True, kw_only=True, repr=False)
 class RunConfig:
     """The settings of a run. The defaults suit a laptop.
 
@@ -58,14 +70,14 @@ class RunConfig:
     in_local: bool = True
     """Ray and Spark: start a cluster on this host. False: connect to the cluster that `engine_options` or the environment
     variables of Ray and Spark name, and never start one."""
-    cls: Any = None
-    """Your own `RuntimeEngine` class, or the path to it, `module:Class`; has priority over `engine_name`."""
+    cls: type | str | None = None
+    """Your own `RuntimeEngine` class, or the path to it, `module:Class`, instead of `engine_name`."""
     timeout: float | None = None
     """The time limit in seconds of work, for tasks without a limit of their own."""
     max_retries: int | None = None
     """Retries after the worker was lost, and after the task raised an error that is not marked as final. None: two after a
     lost worker, none after an error of the task."""
-    progress: bool | Callable[[Any], None] = False
+    progress: bool | Callable[[Any], object] = False
     """True: a live display on the terminal. A function: called with a `Progress` a few times a second."""
     reuse_process: bool = True
     """False: a new worker process for each execution."""
@@ -74,20 +86,14 @@ class RunConfig:
     job_name: str = "paragent"
     """The name of the run in the progress display and on the dashboards of Ray and Spark."""
 
-    def __init__(self, **settings: Any) -> None:
-        specs = fields(self)
-        reject_unknown("RunConfig", "field", settings, [spec.name for spec in specs])
-        for spec in specs:
-            if spec.name in settings:
-                value = settings[spec.name]
-            elif callable(spec.default_factory):
-                value = spec.default_factory()
-            else:
-                value = spec.default
-            setattr(self, spec.name, value)
+    def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
+        _require_one_engine(self)
 
-    def with_settings(self, **settings: Any) -> RunConfig:
+    def __repr__(self) -> str:
+        return short_record(self)
+
+    def with_settings(self, **settings: Unpack[RunSettings]) -> RunConfig:
         """Return a copy with some settings changed, validated like a new one."""
         return replace(self, **settings)
 
@@ -105,6 +111,23 @@ class RunConfig:
     def async_limit(self) -> int:
         """How many async tasks one worker runs at the same time."""
         return self.concurrency if self.concurrency is not None else ASYNC_CONCURRENCY
+
+
+class RunSettings(TypedDict, total=False):
+    """The fields of `RunConfig` as keyword arguments: `def run(**settings: Unpack[RunSettings])`."""
+
+    engine_name: str
+    worker_num: int | None
+    concurrency: int | None
+    sequence_dependent: bool
+    in_local: bool
+    cls: type | str | None
+    timeout: float | None
+    max_retries: int | None
+    progress: bool | Callable[[Any], object]
+    reuse_process: bool
+    engine_options: Mapping[str, Any]
+    job_name: str
 
 
 def _progress(value: Any, name: str) -> Any:
@@ -126,6 +149,11 @@ _CHECKS = {
     "engine_options": mapping,
     "job_name": text,
 }
+
+
+def _require_one_engine(config: RunConfig) -> None:
+    if config.cls is not None and config.engine_name != EngineName.LOCAL:
+        raise ConfigError(f"cls and engine_name={str(config.engine_name)!r} name two engines; give one of them")
 
 
 def usable_cores() -> int:

@@ -22,7 +22,7 @@
     │   ├── MissingProgram            a program that is not a Python package is not installed
     │   └── Unserialisable            an object cannot be sent to another process (also a TypeError)
     ├── AgentError                    the agent's own code must change
-    │   ├── CallCancelled             the call to a remote agent was cancelled
+    │   ├── CallCancelled             the call to a remote agent was cancelled (also a concurrent.futures.CancelledError)
     │   ├── CallTimedOut              the call did not end before its deadline (also a TimeoutError)
     │   ├── ProgramFailed             the program that is the agent ended with an exit code other than 0, or was stopped
     │   ├── RemoteError               a remote agent raised an error whose class cannot be imported here
@@ -54,6 +54,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -235,12 +236,16 @@ class UnknownName(UsageError, LookupError):
 class MissingExtra(UsageError, ImportError):
     """An optional part of paragent needs packages that are not installed."""
 
-    def __init__(self, part: str, extra: str, missing: str) -> None:
+    def __init__(self, part: str, extra: str, missing: str, command: str | None = None) -> None:
+        from paragent._installation import install_command
+
         self.part, self.extra, self.missing = part, extra, missing
-        super().__init__(f"{part} needs {missing}, which is not installed: pip install 'paragent[{extra}]'")
+        self.command = command or install_command([extra])
+        """Installs the packages on the host that raised the error."""
+        super().__init__(f"{part} needs {missing}, which is not installed: {self.command}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.part, self.extra, self.missing))
+        return (type(self), (self.part, self.extra, self.missing, self.command))
 
 
 class MissingProgram(UsageError):
@@ -272,7 +277,7 @@ class AgentError(ParagentError):
     """The code of an agent failed."""
 
 
-class CallCancelled(AgentError):
+class CallCancelled(AgentError, CancelledError):
     """A call to a remote agent was cancelled, by its caller or because the agent was stopped."""
 
 

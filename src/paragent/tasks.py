@@ -6,10 +6,11 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from paragent._internal.ids import new_id
-from paragent._internal.validation import integer, seconds
+from paragent._internal.representations import short_record
+from paragent._internal.validation import integer, seconds, suggests_fields
 from paragent.errors import ConfigError, TaskFailed
 
 __all__ = [
@@ -22,11 +23,13 @@ __all__ = [
     "ErrorInfo",
     "Task",
     "TaskResponse",
+    "TaskSettings",
     "TaskStatus",
     "content_digest",
 ]
 
 
+@suggests_fields
 @dataclass(slots=True)
 class Task:
     """An input and the agent that replies to it.
@@ -35,7 +38,7 @@ class Task:
     do not see each other's changes to it.
 
     Raises:
-        ConfigError: the id is not a string, or a limit is out of range.
+        ConfigError: a field is unknown, the id is not a string, or a limit is out of range.
     """
 
     input: Any = None
@@ -61,6 +64,16 @@ class Task:
             seconds(self.timeout, f"task {self.id!r}: timeout", none=True)
         if self.max_retries is not None:
             integer(self.max_retries, f"task {self.id!r}: max_retries", least=0, none=True)
+
+
+class TaskSettings(TypedDict, total=False):
+    """The fields of `Task` besides input and agent, as keyword arguments: `def run(**settings: Unpack[TaskSettings])`."""
+
+    id: str
+    name: str
+    timeout: float | None
+    max_retries: int | None
+    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +145,12 @@ class ErrorInfo:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class TaskResponse:
-    """The response to one task. Every task gets exactly one."""
+    """The response to one task. Every task gets exactly one.
+
+    `repr` leaves out what says nothing: empty fields, and fields that repeat others.
+    """
 
     id: str
     """The id of the task."""
@@ -167,6 +183,12 @@ class TaskResponse:
     """The name of the task."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """The metadata of the task."""
+    earlier_errors: list[ErrorInfo] = field(default_factory=list)
+    """The errors of earlier executions, oldest first: lost workers, and errors after which the task was retried. It may have
+    more of them than `executions` counts, because an execution that was lost together with others does not count."""
+
+    def __repr__(self) -> str:
+        return short_record(self, always=("status",), never=("error", "success", "trace_id"))
 
     def unwrap(self) -> Any:
         """Return the answer.

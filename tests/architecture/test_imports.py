@@ -29,6 +29,7 @@ LEVELS: list[set[str]] = [
     {"messages"},
     {"_internal"},
     {"errors"},
+    {"_installation"},
 ]
 """Packages and top-level modules, from the highest level to the lowest. Those of one level do not import each other."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def annotations_of(kind: type) -> Iterator[tuple[str, str]]:
         for name, member in vars(base).items():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             if inspect.isfunction(function) and (name[0] != "_" or name == "__init__"):
-                yield from ((f"{name}({parameter})", str(text)) for parameter, text in function.__annotations__.items())
+                annotations = ((parameter, str(text)) for parameter, text in function.__annotations__.items())
+                # Callers write the keyword arguments that `Unpack` lists, and not the name of the list.
+                yield from ((f"{name}({one})", text) for one, text in annotations if not text.startswith("Unpack["))
 
 
 @functools.cache
@@ -78,6 +81,10 @@ def test_classes_in_signatures_of_extension_points_are_public(name: str) -> None
 def test_every_contract_has_a_public_suite(kind: str) -> None:
     assert f"{kind}Contract" in testing.__all__
     assert getattr(testing, f"{kind}Contract") is not None
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert paragent.__version__ == metadata.version("paragent")
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:

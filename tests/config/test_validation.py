@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ from paragent.errors import ConfigError
 from paragent.machines.state_machine import PoolStateMachine
 from paragent.remote.launcher import RpcAgentServerLauncher
 from paragent.remote.placement import DistConf
-from paragent.rollout.config import RolloutConfig
+from paragent.rollout.config import RolloutConfig, all_settings
+from paragent.rollout.keywords import RolloutKeywords
 
 NEVER = [math.nan, math.inf, -math.inf, -1, -0.5, True, 1e300]
 """Values that are not durations."""
@@ -142,3 +144,15 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         reject_unknown("docker", "option", ["imag"], ["platform", "image"])
     with pytest.raises(ConfigError, match=r"process has no option 'x'\. There are no options"):
         reject_unknown("process", "option", ["x"], [])
+
+
+def test_keyword_settings_of_rollouts_are_the_settings_and_sections() -> None:
+    """Python cannot derive them from the sections, so `RolloutKeywords` lists them."""
+    kinds: dict[type, str] = {Path: "str | PathLike[str]", list: "Sequence[str]", dict: "Mapping[str, Any]"}
+    sections = {name: f"{section} | Mapping[str, Any]" for name, section in RolloutConfig.__annotations__.items()}
+    expected = dict(sections)
+    for setting in all_settings():
+        kind = "float | str" if setting.duration else kinds.get(setting.kind, setting.kind.__name__)
+        section = f" | {sections[setting.name]}" if setting.name in sections else ""
+        expected[setting.name] = f"{kind}{section}{' | None' if setting.optional else ''}"
+    assert {name: kind.__forward_arg__ for name, kind in RolloutKeywords.__annotations__.items()} == expected

@@ -100,6 +100,7 @@ def run_and_switch_off(folder: Path, settings: dict[str, Any], victim: Machine, 
     assert switched_off, f"only one worker ever answered: {workers}"
     assert len(answers) == 400
     assert "Traceback" not in errors
+    assert "lost a worker: " in errors, errors
 
 
 @pytest.fixture

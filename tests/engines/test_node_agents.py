@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paragent import AccessDenied, ConfigError, EngineFailed, MissingExtra, ProtocolError, RunConfig, Runners, Task
+from paragent._installation import install_command
 from paragent._internal.clock import ManualClock
 from paragent._internal.threads import fatal
-from paragent.engines import open_engine
+from paragent.engines import Cluster, open_engine
 from paragent.engines._node_agent import (
     HEARTBEAT,
     SILENCE_LIMIT,
@@ -39,10 +41,11 @@ from paragent.transport.auth import MESSAGE_LIMIT, ClientSide, Token, accept_wit
 from paragent.transport.framing import encode, frame, receive
 from paragent.worker.protocol import OutcomeBatch
 from tests.children import BoundedPopen
-from tests.engines.thread_cluster import ThreadRuntime
+from tests.engines.thread_cluster import ThreadCluster, ThreadRuntime
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 THIS = sys.version_info[:2]
@@ -332,7 +335,7 @@ def test_a_missing_extra_raises_an_error_with_the_install_command(
     engine: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
-    with pytest.raises(MissingExtra, match=rf"pip install 'paragent\[{engine}\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command([engine]))):
         open_engine(RunConfig(engine_name=engine))
 
 
@@ -463,3 +466,36 @@ def test_a_missing_java_raises_an_error_with_the_install_command() -> None:
         [sys.executable, "-c", WITHOUT_JAVA], env=bare, capture_output=True, text=True, timeout=110, check=True
     )
     assert "apt-get install openjdk-17-jre-headless" in done.stdout
+
+
+class LateCluster(ThreadCluster):
+    """Starts no node agent before the engine has asked why."""
+
+    def start(self) -> str:
+        self._held: list[NodeAgentSpec] = []
+        return super().start()
+
+    def launch(self, specs: Sequence[NodeAgentSpec]) -> None:
+        self._held += specs
+
+    def shortage(self) -> str:
+        super().launch(self._held)
+        self._held = []
+        return "they are late"
+
+
+class LateRuntime(ThreadRuntime):
+    def open_cluster(self) -> Cluster:
+        return LateCluster()
+
+
+def test_each_shortage_of_workers_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning while the cluster starts must not hide one about a node that is lost later."""
+    monkeypatch.setattr("paragent.engines._cluster._WARN_AFTER", 0.1)
+    with LateRuntime(RunConfig(worker_num=2, concurrency=1)) as engine:
+        for workers in (1, 2):
+            Runners.sync_run_task([Task(0.1, agents.sleep) for _ in range(workers)], engine=engine)
+            wait_until(lambda expected=workers: len(caplog.messages) == expected)  # type: ignore[misc]
+    assert caplog.messages == ["1 of 2 workers have not started: they are late"] * 2

@@ -61,6 +61,13 @@ def test_missing_resources_raise_an_error_that_names_them() -> None:
         Runners.sync_run(1, agents.echo, RunConfig(engine_name="ray", worker_num=1, engine_options=options))
 
 
+def test_no_advice_to_lower_the_workers_is_given_if_they_request_nothing() -> None:
+    cluster = RayCluster(RunConfig(engine_name="ray", worker_num=2))
+    cluster.start()
+    assert "they request no resources" in cluster.shortage()
+    assert "worker_num" not in cluster.shortage()
+
+
 def test_a_cluster_that_requires_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: object) -> None:
         cause = RuntimeError("Failed to connect to GCS: ray.exceptions.AuthenticationError: InvalidAuthToken")

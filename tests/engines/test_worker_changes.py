@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paragent import RunConfig, RuntimeEngine, Task
+from paragent import RunConfig, Runners, RuntimeEngine, Task
 from paragent.engines import WorkerChange, open_engine
 from paragent.engines.base import describe_loss, lost_calls
 from paragent.runners.run import Run, complete
 from paragent.tasks import TaskResponse
 from paragent.testing import agents
+from paragent.testing.programs import wait_until
 from tests.engines.thread_cluster import ThreadRuntime
 
 
@@ -28,9 +30,10 @@ def die_once(path: str) -> str:
 def changes_of(config: RunConfig, tasks: list[Task]) -> tuple[list[WorkerChange], dict[str, TaskResponse]]:
     engine = open_engine(config)
     responses: dict[str, TaskResponse] = {}
-    complete(Run(config, engine, tasks, lent=False), responses)
-    changes = engine.worker_changes()
-    assert engine.worker_changes() == []
+    run = Run(config, engine, tasks, lent=False)
+    complete(run, responses)
+    changes = run.worker_changes()
+    assert run.worker_changes() == engine.worker_changes() == []
     return changes, responses
 
 
@@ -91,3 +94,32 @@ def test_an_engine_need_not_report_its_workers() -> None:
         def close(self) -> None: ...
 
     assert Silent(RunConfig()).worker_changes() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", ENGINES[:2], ids=str)
+def test_a_worker_that_is_killed_because_of_a_time_limit_is_stopped_and_not_lost(
+    chosen: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = RunConfig(worker_num=1, concurrency=1, **chosen)
+    tasks = [Task(str(tmp_path / "pid"), agents.hang_in_python, id="a", timeout=0.5), Task(1, agents.echo, id="b")]
+    changes, responses = changes_of(config, tasks)
+    assert {name: str(response.status) for name, response in responses.items()} == {"a": "timed out", "b": "succeeded"}
+    assert events(changes, responses["a"].worker)[-1] == "stopped"
+    assert not [record for record in caplog.records if "lost" in record.getMessage()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", ENGINES[:2], ids=str)
+def test_a_worker_that_dies_without_a_call_is_logged(chosen: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    config = RunConfig(worker_num=1, **chosen)
+    with open_engine(config) as engine:
+
+        def pid() -> int:
+            return int(Runners.sync_run(0.0, agents.sleep_interval, config, engine=engine).unwrap().pid)
+
+        killed = pid()
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: pid() != killed)
+    [record] = [one for one in caplog.records if one.name == "paragent"]
+    assert "SIGKILL" in record.getMessage()

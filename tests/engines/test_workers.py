@@ -198,6 +198,19 @@ def test_tasks_get_the_time_back_in_which_another_one_blocked_the_event_loop() -
     assert all(response.success and response.executions == 1 for response in responses.values()), responses
 
 
+async def compute_and_nap(seconds: float) -> None:
+    time.sleep(seconds)
+    await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "inline"])
+def test_tasks_get_the_time_back_in_which_the_steps_of_many_others_ran(engine: str) -> None:
+    tasks = [Task(0.03, compute_and_nap, timeout=1.2) for _ in range(100)]
+    responses = Runners.sync_run_task(tasks, RunConfig(engine_name=engine, worker_num=1, concurrency=100))
+    assert [response.msg for response in responses.values() if not response.success] == []
+
+
 @pytest.mark.slow
 def test_a_task_without_a_limit_that_blocks_the_event_loop_does_not_stop_the_limits_of_others() -> None:
     tasks = [Task(600.0, compute_or_nap, id="other", timeout=1.0), Task(-600.0, compute_or_nap, id="blocks")]

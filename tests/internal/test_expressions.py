@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paragent.cli.tables import escape
 from paragent.models.tool_text import calls_in
 from paragent.osworld.actions import special_in
 from paragent.scorers.text import final_answer, final_number
@@ -33,11 +34,14 @@ HOSTILE: list[tuple[Callable[[str], Any], str]] = [
     (lambda text: calls_in(text, TOOLS), "<tool_call><function=look><parameter=a>\n" * 5_000),
     (lambda text: calls_in(text, TOOLS), '{"name": "look"' * 10_000),
     (lambda text: calls_in(text, TOOLS), "<think>" * 20_000),
+    (escape, "\\" * 100_000),
+    (escape, "[a" * 50_000),
 ]
 
 
 @pytest.mark.parametrize(("read", "text"), HOSTILE, ids=[f"{number}" for number in range(len(HOSTILE))])
 def test_hostile_text_is_read_quickly(read: Callable[[str], Any], text: str) -> None:
-    began = time.process_time()
+    read("")  # imports what it needs, and compiles expressions
+    began = time.thread_time()  # other threads of the process may work meanwhile
     read(text)
-    assert time.process_time() - began < 0.5
+    assert time.thread_time() - began < 0.5

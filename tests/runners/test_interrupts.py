@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus
+from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus, UsageError
 from paragent.engines import Call, RuntimeEngine
 from paragent.execution import Ending, Outcome, record_step
 from paragent.runners import calls as prepare
 from paragent.runners import calls as responses
 from paragent.runners import dispatch, run
+from paragent.runners.progress import Reporter
 from paragent.serialization import pack, unpack
 from paragent.tasks import ErrorInfo
 from paragent.testing.agents import echo
@@ -272,3 +274,43 @@ def test_an_engine_that_fails_while_it_is_cancelled_costs_no_response() -> None:
     statuses = [response.status for response in caught.value.responses.values()]
     assert statuses.count(TaskStatus.SUCCEEDED) == 1
     assert statuses.count(TaskStatus.CANCELLED) == len(tasks) - 1
+
+
+class ClosedReporter(Reporter):
+    """Notes that it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
+@pytest.mark.parametrize("way", ["complete", "iterate"])
+def test_an_interrupt_while_the_display_opens_closes_it_and_loses_no_task(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar that is not closed hides the cursor and draws over the output of the program."""
+    opened: list[ClosedReporter] = []
+
+    def open_and_interrupt(config: RunConfig, total: int | None) -> Reporter:
+        opened.append(ClosedReporter(config, total, lambda _: None))
+        signal.raise_signal(signal.SIGINT)
+        return opened[0]
+
+    monkeypatch.setattr(run, "open_reporter", open_and_interrupt)
+    engine, taken = Immediate(), list[TaskResponse]()
+    with pytest.raises(Interrupted):
+        (completing if way == "complete" else iterating)(tasks_as("list"), engine, taken)()
+    assert opened[0].closed
+    assert [response.status for response in taken] == [TaskStatus.CANCELLED] * 9
+    assert engine.claim(), "another run can use the engine"
+
+
+def test_an_engine_that_is_busy_is_left_to_its_run() -> None:
+    engine = Immediate()
+    assert engine.claim()
+    engine.cancel = engine.close = lambda *_: pytest.fail("the engine belongs to another run")  # type: ignore[method-assign, assignment]
+    with pytest.raises(UsageError, match="busy with another run"):
+        Runners.sync_run_task(tasks_as("list"), engine.config, engine=engine)
+    assert not engine.claim()

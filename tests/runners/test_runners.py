@@ -24,7 +24,6 @@ from paragent import (
     EngineFailed,
     LocalRuntime,
     Msg,
-    Progress,
     RunConfig,
     Runners,
     Task,
@@ -36,7 +35,6 @@ from paragent import (
 )
 from paragent.engines._worker_handle import WorkerSettings
 from paragent.runners.calls import IdSet
-from paragent.runners.progress import open_reporter
 from paragent.testing.agents import echo, fail, nap, sleep_interval
 from paragent.testing.programs import alive
 from tests.waiting import wait_until
@@ -187,50 +185,6 @@ def test_unwrap_returns_the_answer_or_raises_with_the_worker_traceback() -> None
     with pytest.raises(TaskFailed, match=r"ValueError: boom") as caught:
         Runners.sync_run("boom", fail, ONE).unwrap()
     assert "in fail" in str(caught.value)
-
-
-def test_progress_is_reported_to_a_function() -> None:
-    reported: list[tuple[int, int | None]] = []
-
-    def tell(progress: Progress) -> None:
-        reported.append((progress.done, progress.total))
-
-    Runners.sync_run_task([Task(0.05, nap) for _ in range(10)], ONE.with_settings(progress=tell))
-    assert reported[-1] == (10, 10)
-    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
-
-
-def test_progress_is_printed_as_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Runners.sync_run_task([Task(1, fail), Task(1, echo)], ONE.with_settings(progress=True, job_name="lines"))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("lines: 2 of 2 done, 0 in progress, 1 without success")
-
-
-def test_an_engine_that_starts_is_shown_as_starting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paragent.runners.progress._INTERVAL", 0.0)
-    monkeypatch.setattr("paragent.runners.progress._LINE_INTERVAL", 0.0)
-    reporter = open_reporter(RunConfig(engine_name="ray", progress=True, job_name="r"), 5)
-    assert reporter is not None
-    reporter.note([], 5, starting=True)
-    reporter.note([], 5)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("r: 0 of 5 done, starting ray, 0 without success")
-    assert second.startswith("r: 0 of 5 done, 5 in progress")
-
-
-def test_progress_does_not_say_that_the_engine_starts_while_tasks_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paragent.runners.progress._LINE_INTERVAL", 0.0)
-    Runners.sync_run_task([Task(1.0, nap)], ONE.with_settings(progress=True))  # one response, after a second
-    assert "0 of 1 done, 1 in progress" in capsys.readouterr().err
-
-
-def test_the_last_line_of_progress_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    Runners.sync_run_task([Task(1, echo), Task(1, echo)], ONE.with_settings(progress=True))
-    assert capsys.readouterr().err.count("2 of 2 done") == 1
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ __all__ = [
     "connect_public",
     "is_public",
     "local_address_towards",
+    "names_loopback",
     "resolve",
 ]
 
@@ -126,3 +127,13 @@ def local_address_towards(target: tuple[str, int] = _EXTERNAL_ADDRESS) -> str:
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # on a datagram socket this sends nothing
         return str(probe.getsockname()[0])
+
+
+def names_loopback(host: str) -> bool:
+    """Whether the `Host` header of a request names this host.
+
+    Web pages of a name that resolves to 127.0.0.1 send that name. Servers on loopback reject it, so that browsers do not show
+    such pages what they serve.
+    """
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower() in {"127.0.0.1", "localhost", "[::1]"}

@@ -106,8 +106,11 @@ def unwrapped(stream: Any) -> Any:
 
 
 def safe_console(*, stderr: bool = False, **settings: Any) -> Console:
-    """Return a console of rich that removes control characters from text; its own styles and controls stay."""
-    return _console_class()(file=unwrapped(sys.stderr if stderr else sys.stdout), **settings)
+    """Return a console of rich that removes control characters from text; its own styles and controls stay.
+
+    Names of emoji such as `:key:` stay as well: texts of models have them.
+    """
+    return _console_class()(file=unwrapped(sys.stderr if stderr else sys.stdout), emoji=False, **settings)
 
 
 @functools.cache

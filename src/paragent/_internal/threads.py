@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from paragent._internal.text import printable
@@ -13,9 +15,21 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
-__all__ = ["FATAL_STATUS", "fatal", "raise_in_thread", "run_loop", "run_to_the_end", "start_thread", "write_traceback"]
+__all__ = [
+    "FATAL_STATUS",
+    "fatal",
+    "raise_in_thread",
+    "run_loop",
+    "run_to_the_end",
+    "start_thread",
+    "wait_in_slices",
+    "write_traceback",
+]
 
 T = TypeVar("T")
+
+_SLICE = 0.1
+"""Longest wait in native code, in seconds: `raise_in_thread` takes effect when it has ended."""
 
 FATAL_STATUS = 70
 """Exit status of a process whose reader, writer or loop thread ended unexpectedly; `EX_SOFTWARE` in <sysexits.h>."""
@@ -92,6 +106,20 @@ def raise_in_thread(thread: int, error: type[BaseException]) -> None:
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def wait_in_slices(attempt: Callable[[float], T], timeout: float | None) -> T:
+    """Call `attempt(seconds)` until it returns something true or `timeout` has passed; return its last result.
+
+    Args:
+        attempt: waits in native code, such as for a lock, for at most the given time.
+        timeout: the seconds to wait in all; None: no limit.
+    """
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = until - time.monotonic()
+        if (outcome := attempt(max(0.0, min(left, _SLICE)))) or left <= _SLICE:
+            return outcome
 
 
 def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:

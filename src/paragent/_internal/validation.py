@@ -9,7 +9,7 @@ dataclass declares the checks of its fields and calls `check_fields` in `__post_
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paragent.errors import ConfigError
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     Check = Callable[..., Any]
     """`check(value, name, *, none=False)`; `none` only adds "or None" to the message."""
 
+C = TypeVar("C", bound=type)
+
 __all__ = [
     "MOST_SECONDS",
     "at_least",
     "check_fields",
     "flag",
+    "instance_of",
     "integer",
     "mapping",
     "number",
@@ -32,6 +35,7 @@ __all__ = [
     "port",
     "reject_unknown",
     "seconds",
+    "suggests_fields",
     "text",
 ]
 
@@ -79,6 +83,26 @@ def reject_unknown(owner: str, noun: str, given: Iterable[str], known: Iterable[
 
             listed = listed or (f"The {noun}s are: {', '.join(names)}" if names else f"There are no {noun}s")
             raise ConfigError(f"{owner} has no {noun} {name!r}{suggestion(name, names) or '.'} {listed}")
+
+
+def suggests_fields(cls: C) -> C:
+    """Make the constructor of a dataclass raise `ConfigError` for an unknown field; class decorator.
+
+    The message suggests a similar name and lists the known ones. The signature stays as the dataclass has it.
+    """
+    from functools import wraps
+
+    kind: Any = cls
+    construct = kind.__init__
+    known = [*kind.__dataclass_fields__]
+
+    @wraps(construct)
+    def check_names(self: Any, *args: Any, **settings: Any) -> None:
+        reject_unknown(cls.__name__, "field", settings, known)
+        construct(self, *args, **settings)
+
+    kind.__init__ = check_names
+    return cls
 
 
 def number(value: Any, name: str, *, none: bool = False) -> float:
@@ -170,6 +194,17 @@ def mapping(value: Any, name: str, *, none: bool = False) -> Any:
     if not isinstance(value, Mapping):
         raise _wrong(name, "a mapping", value, none)
     return value
+
+
+def instance_of(kind: type, example: str) -> Check:
+    """Return the check of a value that must be an instance of `kind`; `example` is shown in the error."""
+
+    def check(value: Any, name: str, *, none: bool = False) -> Any:
+        if not isinstance(value, kind):
+            raise _wrong(name, f"a {kind.__name__}, for example {example},", value, none)
+        return value
+
+    return check
 
 
 def one_of(*choices: Any) -> Check:

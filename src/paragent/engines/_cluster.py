@@ -97,7 +97,8 @@ class ClusterRuntime(ProcessPoolRuntime):
         """Protects `_expected`, the names of node agents that were requested and have not connected."""
         self._failed_agents = 0
         self._progress_at = time.monotonic()
-        self._warned = False
+        self._warned_of = 0.0
+        """The progress after which the last warning about missing workers was logged."""
 
     @abc.abstractmethod
     def open_cluster(self) -> Cluster:
@@ -114,8 +115,8 @@ class ClusterRuntime(ProcessPoolRuntime):
             if count <= 0:
                 return []
             names = [new_id("node") for _ in range(count)]
+            self._progress_at = time.monotonic()  # before others see that workers are missing
             self._expected.update(names)
-        self._progress_at = time.monotonic()
         if self._manager is None:
             self._manager = start_thread(self._manage, name="paragent-cluster", failed=self._thread_failed)
         self._requests.put(names)
@@ -164,11 +165,12 @@ class ClusterRuntime(ProcessPoolRuntime):
         waiting = len(self._expected)
         if not waiting:
             return
-        waited = time.monotonic() - self._progress_at
+        progress_at = self._progress_at
+        waited = time.monotonic() - progress_at
         if not self._workers and waited > self._start_timeout:
             raise EngineFailed(f"no worker has started within {waited:.0f} s: {cluster.shortage()}")
-        if waited > _WARN_AFTER and not self._warned:
-            self._warned = True
+        if waited > _WARN_AFTER and self._warned_of != progress_at:  # once, and again if a node is lost later
+            self._warned_of = progress_at
             _logger.warning("%d of %d workers have not started: %s", waiting, self.config.workers, cluster.shortage())
 
     def _agent_ended(self, name: str, reason: str) -> None:

@@ -111,6 +111,10 @@ class NodeReport(NamedTuple):
     """The reply to RECALL: calls that had not started are among the outcomes."""
     ended: str | None = None
     """The node agent ends, and why."""
+    crashed: str = ""
+    """How the worker before the current one ended unexpectedly; empty if it did not."""
+    worker: str = ""
+    """The id of the current worker."""
 
 
 # --- running node agents ----------------------------------------------------------------------------------------------
@@ -318,7 +322,18 @@ class NodeAgent:
         alone = all(outcome.alone for outcome in report.outcomes)
         batch = OutcomeBatch.of(report.outcomes)
         self._connection.post(
-            NodeReport(batch, ran_in, alone, report.lines, self.worker.location, self._answered, recalled, ended)
+            NodeReport(
+                batch,
+                ran_in,
+                alone,
+                report.lines,
+                self.worker.location,
+                self._answered,
+                recalled,
+                ended,
+                report.crashed,
+                self.worker.id,
+            )
         )
 
     def _give_up(self, reason: str) -> None:

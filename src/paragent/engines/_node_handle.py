@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from paragent._internal.clock import Clock, Heartbeat, monotonic
 from paragent._internal.threads import start_thread, write_traceback
+from paragent._internal.worker_ids import announce_end
 from paragent.engines._node_agent import HEARTBEAT, SILENCE_LIMIT, NodeReport, keep_alive
 from paragent.engines._worker_handle import BatchWriter, WorkerReport
 from paragent.errors import AccessDenied, ProtocolError
@@ -115,6 +116,8 @@ class NodeHandle:
         self.location = name
         self.recalling = False
         self.answered = False
+        self._worker = name
+        """The id of the current worker; before its first report, the name of the node agent."""
         self._connection = FramedSocket(connection)
         self._writer = BatchWriter()
         self._calls: dict[int, Call] = {}
@@ -187,6 +190,7 @@ class NodeHandle:
             self._connection.post(WorkerCommand.STOP)
         self._connection.finish(max(timeout, _STOP_TIMEOUT), until_closed=True)
         self._connection.close()
+        announce_end(self._worker)
 
     def poll(self) -> WorkerReport:
         """Move bytes in both directions without blocking, and return what happened."""
@@ -209,14 +213,19 @@ class NodeHandle:
             ended = f"the node agent of worker {self.location} has sent nothing for {SILENCE_LIMIT:g} s"
         if ended is not None:
             self._end_calls(report, list(self._calls), Ending.LOST, ended)
-            report.ended = ended
+            report.ended = report.crashed = ended
             self._connection.close()
+            announce_end(self._worker)
         return report
 
     def _add(self, message: NodeReport, report: WorkerReport) -> str | None:
         self.answered = self.answered or message.answered
         self.location = message.location or self.location
+        if message.worker not in {"", self._worker}:
+            announce_end(self._worker)
+            self._worker = message.worker
         report.lines += message.lines
+        report.crashed = message.crashed or report.crashed
         for outcome in message.outcomes.outcomes(message.ran_in, message.alone):
             if self._calls.pop(outcome.number, None):  # otherwise it already got an outcome without a report
                 report.outcomes.append(outcome)

@@ -256,15 +256,15 @@ class ProcessPoolRuntime(RuntimeEngine):
             self._selector.register(fileno, selectors.EVENT_READ, load)
         self._note_changes(load)
 
-    def _note_changes(self, load: WorkerLoad, lost: int = 0) -> None:
-        """Record that a worker started, became ready, or was replaced by its node agent, with the number of lost calls."""
+    def _note_changes(self, load: WorkerLoad, report: WorkerReport | None = None) -> None:
+        """Record that a worker started, became ready, or was replaced by its node agent."""
         worker = self._workers[load]
         location, ready = reported = self._reported.get(load, ("", False))
         if reported == (worker.location, worker.answered):
             return
         if worker.location != location:
-            reason = describe_loss("its node agent replaced it", lost)
-            self._add_change(location, "stopped" if self.limits.single_use else "lost", reason)
+            event, detail = _end_of(report)
+            self._add_change(location, event, detail or "its node agent replaced it")
             self._add_change(worker.location, "started")
             ready = False
         if worker.answered and not ready:
@@ -295,10 +295,9 @@ class ProcessPoolRuntime(RuntimeEngine):
 
     def _handle(self, load: WorkerLoad, report: WorkerReport) -> None:
         show(report.lines)
-        lost = sum(outcome.ending is Ending.LOST for outcome in report.outcomes)
-        self._note_changes(load, lost)
+        self._note_changes(load, report)
         if report.ended is not None:
-            self._handle_end(load, report, lost)
+            self._handle_end(load, report)
         elif report.outcomes or report.lines:
             self._failed_starts = 0
         if report.outcomes:
@@ -312,9 +311,9 @@ class ProcessPoolRuntime(RuntimeEngine):
             else:
                 self._remove(load, "stopped").close(0.0)
 
-    def _handle_end(self, load: WorkerLoad, report: WorkerReport, lost: int) -> None:
-        cancelled = self._kill_at is not None
-        worker = self._remove(load, "stopped" if cancelled else "lost", describe_loss(report.ended or "", lost))
+    def _handle_end(self, load: WorkerLoad, report: WorkerReport) -> None:
+        event, detail = _end_of(report) if self._kill_at is None else ("stopped", report.ended or "")
+        worker = self._remove(load, event, detail)
         if report.never_ready:
             self._failed_starts += 1
         elif worker.answered:
@@ -385,3 +384,14 @@ class ProcessPoolRuntime(RuntimeEngine):
                 if fileno >= 0:
                     os.close(fileno)
             self._wake_read = self._wake_write = -1
+
+
+def _end_of(report: WorkerReport | None) -> tuple[str, str]:
+    """Return the event and the detail for a worker that ended."""
+    if report is None:
+        return "stopped", ""
+    lost = [outcome for outcome in report.outcomes if outcome.ending is Ending.LOST]
+    if not lost and not report.crashed:
+        return "stopped", report.ended or ""
+    reason = report.crashed or next((outcome.error.message for outcome in lost if outcome.error), report.ended or "")
+    return "lost", describe_loss(reason, len(lost))

@@ -19,7 +19,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import paragent
+from paragent._internal.ids import new_id
 from paragent._internal.processes import describe_exit, kill_group
+from paragent._internal.worker_ids import announce_end
 from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload
 from paragent.serialization.code_cache import SentCode
@@ -46,8 +48,10 @@ CANCEL_GRACE = 1.0
 class WorkerReport:
     """What happened in a worker since the last report."""
 
-    __slots__ = ("ended", "lines", "never_ready", "outcomes")
+    __slots__ = ("crashed", "ended", "lines", "never_ready", "outcomes")
 
+    crashed: str
+    """How a worker ended unexpectedly; empty if none did. A node agent has replaced it, unless `ended` is set."""
     ended: str | None
     """Set when the worker is gone: how it ended. Every call that it held has an outcome."""
     never_ready: bool
@@ -56,6 +60,7 @@ class WorkerReport:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.lines: list[Line] = []
+        self.crashed = ""
         self.ended = None
         self.never_ready = False
 
@@ -270,6 +275,8 @@ class ProcessHandle:
         """The calls that were overdue at the last check."""
         self._cause: str | None = None
         self._exit_status: int | None = None
+        self.id = new_id("worker")
+        """The id of the worker, which no other worker has."""
         self._start(settings)
 
     def _start(self, settings: WorkerSettings) -> None:
@@ -291,7 +298,7 @@ class ProcessHandle:
         levels = log_levels() if settings.log_levels is None else settings.log_levels
         sys_path = list(sys.path if settings.sys_path is None else settings.sys_path)
         self._connection.post(
-            WorkerSetup(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, levels)
+            WorkerSetup(sys_path, settings.sync_limit, settings.async_limit, settings.shared_limit, levels, self.id)
         )
 
     @property
@@ -473,17 +480,17 @@ class ProcessHandle:
     def _expired(self, now: float) -> list[int]:
         """Return the slots whose limit has passed, and set the next deadline.
 
-        Time in which an async call blocks the event loop counts only for itself, if its own limit ends that time.
+        Time in which an async call could not continue because of others does not count.
         """
         expired: list[int] = []
         self.deadline = None
         blocking = self._times.blocking
-        blocked = now - self._times.blocking_since if blocking in self._limited else 0.0
+        held_up = self._times.held_up(self._limited, now)
         for slot, limit in self._limited.items():
             started = self._starts[slot]
             due = (started or now) + limit
             if slot != blocking and self._is_async(slot):
-                due += blocked
+                due += held_up
             if due <= now:
                 expired.append(slot)
             elif self.deadline is None or due < self.deadline:
@@ -518,7 +525,10 @@ class ProcessHandle:
                 {},
                 self._cause or f"worker {self.location} was replaced: a call blocked its event loop",
             )
+        elif guilty is not None:
+            self._cause = f"worker {self.location} was killed because of a time limit"
         report.ended = self._cause or f"worker {self.location} {self._exit_description()}"
+        report.crashed = "" if self._cause else report.ended
         now = time.monotonic()
         held = [slot for slot, call in enumerate(self._slots) if call is not None]
         if guilty is None:
@@ -538,11 +548,12 @@ class ProcessHandle:
         self._free_resources()
 
     def _end_group(self) -> None:
-        """Kill the process and its process group, and reap it."""
+        """Kill the process and its process group, reap it, and announce its end."""
         kill_group(self._process.pid)
         self._wait_for_exit(_EXIT_TIMEOUT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.0)
+        announce_end(self.id)
 
     def _exit_description(self) -> str:
         if self._exit_status is None and self._process.returncode is not None:

@@ -31,6 +31,7 @@ __all__ = [
     "lost_calls",
     "open_engine",
     "require_no_cluster_settings",
+    "slots_used",
     "thread_failure",
 ]
 
@@ -44,12 +45,12 @@ class WorkerChange(NamedTuple):
     worker: str
     """`host:pid`."""
     event: str
-    """`started`: the process exists. `ready`: it has sent its first message. `lost`: it ended unexpectedly, or was killed because
-    of a time limit. `stopped`: the engine ended it."""
+    """`started`: the process exists. `ready`: it has sent its first message. `lost`: it ended unexpectedly, or calls were lost
+    with it. `stopped`: the engine ended it, for example because of a time limit."""
     at: float
     """When, in seconds since the epoch."""
     detail: str = ""
-    """Why it was lost, and with `describe_loss` how many calls were lost with it."""
+    """Why it ended, and with `describe_loss` how many calls were lost with it."""
 
 
 _LOST_CALLS = re.compile(r"; (\d[\d,]*) calls? lost$")
@@ -72,7 +73,8 @@ class RuntimeEngine(abc.ABC):
     The guarantees, checked by `paragent.testing.EngineContract`:
 
     - Every submitted call has exactly one outcome, whatever happens to it, unless the engine is closed.
-    - Time limits count from the start of the code and stop it. A worker that dies affects only the calls that it was running.
+    - Time limits count from the start of the code and stop it. A worker that dies affects only the calls that it was running;
+      their outcomes have an error that says why, which is logged.
     - There are at most `config.workers` workers, and each runs at most `config.concurrency` calls at a time.
     - `submit`, `wait` and `cancel` may be called from different threads. Constructing an engine starts nothing.
     """
@@ -99,6 +101,10 @@ class RuntimeEngine(abc.ABC):
     def window(self) -> int:
         """How many calls without an outcome the engine should hold; callers submit no more than that."""
         return 2 * self.config.workers * max(self.config.sync_limit, self.config.async_limit)
+
+    def running(self, sync_calls: int, async_calls: int) -> int:
+        """Return how many of this many calls occupy a slot of a worker; the others wait in a queue."""
+        return slots_used(self.config, self.config.workers, sync_calls, async_calls)
 
     def expect(self, calls: int) -> None:  # noqa: B027 - a hint, which an engine may ignore
         """Hint: about this many calls will be submitted soon. An engine whose workers start quickly may start them.
@@ -144,6 +150,15 @@ class RuntimeEngine(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def slots_used(config: RunConfig, workers: int, sync_calls: int, async_calls: int) -> int:
+    """Return how many calls can run at a time, of this many, in so many workers."""
+    if not config.reuse_process:
+        return min(sync_calls + async_calls, workers)
+    if config.concurrency is not None:
+        return min(sync_calls + async_calls, workers * config.concurrency)
+    return min(sync_calls, workers * config.sync_limit) + min(async_calls, workers * config.async_limit)
 
 
 def require_no_cluster_settings(engine: str, config: RunConfig) -> None:

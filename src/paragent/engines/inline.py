@@ -7,7 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from paragent._internal.threads import start_thread
-from paragent.engines.base import RuntimeEngine, WorkerChange, require_no_cluster_settings, thread_failure
+from paragent.engines.base import (
+    RuntimeEngine,
+    WorkerChange,
+    require_no_cluster_settings,
+    slots_used,
+    thread_failure,
+)
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.tasks import ErrorInfo
@@ -58,6 +64,10 @@ class InlineRuntime(RuntimeEngine):
     def window(self) -> int:
         """Twice the number of calls that run at a time."""
         return 2 * max(self.config.sync_limit, self.config.async_limit)
+
+    def running(self, sync_calls: int, async_calls: int) -> int:
+        """Return how many of this many calls run at a time in this process."""
+        return slots_used(self.config, 1, sync_calls, async_calls)
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Start the threads with the first calls."""
@@ -163,10 +173,13 @@ class InlineRuntime(RuntimeEngine):
             earliest = now + 60.0
             expired: dict[int, str] = {}
             with self._changed:
+                limited = {number for number, call in self._calls.items() if call.limit is not None}
+                held_up = self._times.held_up(limited, now) if limited else 0.0
                 for number, call in self._calls.items():
                     if call.limit is not None:
-                        limit = call.limit + (_ASYNC_GRACE if call.is_async else 0.0)
-                        due = (self._times.starts[number] or now) + limit
+                        due = (self._times.starts[number] or now) + call.limit
+                        if call.is_async:
+                            due += _ASYNC_GRACE + (held_up if number != self._times.blocking else 0.0)
                         if due <= now:
                             expired[number] = ""
                         earliest = min(earliest, due)

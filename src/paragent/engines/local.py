@@ -12,7 +12,7 @@ from paragent.engines.base import require_no_cluster_settings
 if TYPE_CHECKING:
     from paragent.config import RunConfig
 
-__all__ = ["LocalRuntime"]
+__all__ = ["LocalRuntime", "WorkerSettings"]
 
 
 class LocalRuntime(ProcessPoolRuntime):

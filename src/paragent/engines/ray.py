@@ -40,7 +40,8 @@ host."""
 _MAX_STARTS = 2
 """How often the engine tries to start Ray on this host."""
 _LOGS = "See Ray's logs, /tmp/ray/session_latest/logs on the node"
-_ACTOR_OPTIONS = ("num_cpus", "num_gpus", "memory", "resources", "runtime_env")
+_RESOURCES = ("num_cpus", "num_gpus", "memory", "resources")
+_ACTOR_OPTIONS = (*_RESOURCES, "runtime_env")
 
 
 class NodeAgentActor:
@@ -115,7 +116,12 @@ class RayCluster(Cluster):
 
         total = {kind: amount for kind, amount in ray.cluster_resources().items() if ":" not in kind}
         free = {kind: amount for kind, amount in ray.available_resources().items() if ":" not in kind}
-        requested = {kind: value for kind, value in self._actor_options().items() if kind in _ACTOR_OPTIONS and value}
+        requested = {kind: value for kind, value in self._actor_options().items() if kind in _RESOURCES and value}
+        if not requested:
+            return (
+                "they request no resources, so Ray has room for them and is still starting their processes. A host whose "
+                "cores are busy, or a large runtime_env, takes long. Ray's log files are in /tmp/ray/session_latest/logs"
+            )
         return (
             f"each worker requests {requested} from Ray; the cluster has {total}, of which {free} is free. "
             "Lower worker_num, or the requests in engine_options (num_cpus, num_gpus, memory, resources)"

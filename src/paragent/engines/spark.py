@@ -10,12 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.ids import new_id
 from paragent._internal.networks import local_address_towards
+from paragent._internal.text import counted
 from paragent.engines._cluster import Cluster, ClusterRuntime, require_reachable
 from paragent.engines._node_agent import run_node_agents
 from paragent.errors import EngineFailed
@@ -94,6 +96,16 @@ class JavaGateway:
             self._log.close()
 
 
+def _hide_pandas_warning() -> None:
+    """Ignore a warning that users cannot do anything about.
+
+    pyspark imports its module for tests when it converts the first value, and that module warns if pandas 3 is installed. The
+    engine does not use pandas; code of the user that does so with Spark still gets the warning.
+    """
+    message = "PySpark does not yet fully support pandas"
+    warnings.filterwarnings("ignore", message, FutureWarning, module=r"pyspark\.testing\.utils")
+
+
 def _has_ended(gateway: Any) -> bool:
     """Return whether the Java process that pyspark started for a gateway has ended, for example because it was killed."""
     process = getattr(gateway, "proc", None)
@@ -147,11 +159,14 @@ class SparkCluster(Cluster):
         self._ended: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._jobs: list[threading.Thread] = []
         self._slots: int | None = None
+        self._most_executors = 0
+        """The largest number of executors that were seen."""
 
     def start(self) -> str:
         """Use the existing context; otherwise create one for this host, or for the configured cluster."""
         from pyspark import SparkContext
 
+        _hide_pandas_warning()
         if _has_ended(SparkContext._gateway):  # nothing can be done with its context, not even stopping it
             SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         self._context = SparkContext._active_spark_context
@@ -180,8 +195,16 @@ class SparkCluster(Cluster):
         return ended
 
     def shortage(self) -> str:
-        """Return how many tasks Spark runs at a time, or why it may have no executors."""
-        if not self._context.master.startswith("local") and not self._count_executors():
+        """Return how many tasks Spark runs at a time, which executors it has lost, or why it may have none."""
+        is_local = self._context.master.startswith("local")
+        executors = 0 if is_local else self._count_executors()
+        if executors < self._most_executors:
+            return (
+                f"Spark at {self._context.master} has {executors} of the {counted(self._most_executors, 'executor')} that it "
+                "had: a node was lost, or its executor ended. The tasks continue in the workers that are left, if there are any. "
+                "Start the node again; the web page of the master (port 8080) shows the nodes"
+            )
+        if not is_local and not executors:
             memory = self._context.getConf().get("spark.executor.memory", "1g")
             return (
                 f"Spark at {self._context.master} has started no executor. Either no node can hold one: each needs {memory} of "
@@ -189,8 +212,16 @@ class SparkCluster(Cluster):
                 "(--engine-option conf=...). Or other applications use all cores, or the executors cannot connect to this "
                 "host. The web page of the master (port 8080) shows the nodes and the waiting applications"
             )
+        slots = self._slots_now()
+        if slots >= min(self._config.workers, self._options.get("partitions", self._config.workers)):
+            lost = "" if is_local else ", or Spark has not noticed yet that a node was lost"
+            return (
+                f"Spark at {self._context.master} runs {counted(slots, 'task')} at a time, which is enough. A host whose cores "
+                f"are busy starts processes slowly. Otherwise, other jobs may occupy Spark{lost}. The web page of the "
+                "application (port 4040) shows its tasks and executors"
+            )
         return (
-            f"Spark at {self._context.master} runs {self._context.defaultParallelism} tasks at a time, and every worker "
+            f"Spark at {self._context.master} runs {counted(slots, 'task')} at a time, and every worker "
             "occupies one. Lower worker_num (--workers), or let one Spark task run several workers: "
             "engine_options={'partitions': ...} (--engine-option partitions=...)"
         )
@@ -251,21 +282,31 @@ class SparkCluster(Cluster):
     def _count_slots(self) -> int:
         """Return how many tasks run at a time, after waiting for the executors to register."""
         if self._context.master.startswith("local"):
-            return int(self._context.defaultParallelism)
+            return self._slots_now()
         deadline = time.monotonic() + _EXECUTORS_TIMEOUT
         seen, since = 0, time.monotonic()
         while time.monotonic() < deadline:
             count = self._count_executors()
             if count != seen:
                 seen, since = count, time.monotonic()
-            slots = int(self._context.defaultParallelism)
+            slots = self._slots_now()
             if count and (slots >= self._config.workers or time.monotonic() - since > _EXECUTORS_STABLE):
                 return slots
             time.sleep(0.1)
         return self._config.workers
 
     def _count_executors(self) -> int:
-        return len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the list includes the driver
+        count = len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the list includes the driver
+        self._most_executors = max(self._most_executors, count)
+        return count
+
+    def _slots_now(self) -> int:
+        """Return how many tasks run at a time in the executors that Spark has now."""
+        context = self._context._jsc.sc()
+        try:  # exact; `defaultParallelism` of a cluster is never less than 2
+            return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+        except Exception:  # noqa: BLE001 - it is not part of Spark's public interface, so another version may not have it
+            return int(self._context.defaultParallelism)
 
     # --- the context --------------------------------------------------------------------------------------------------
 

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from paragent.config import RunConfig
 from paragent.errors import ConfigError, EngineFailed, Interrupted, UsageError
-from paragent.tasks import Task, TaskResponse
+from paragent.tasks import Task, TaskResponse, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+    from typing import Unpack
 
+    from paragent.config import RunSettings
     from paragent.engines import RuntimeEngine
     from paragent.runners.run import Run
+    from paragent.tasks import TaskSettings
 
 __all__ = ["Runners", "exec_tasks"]
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Runners:
     """Run tasks on any engine and get exactly one response for each.
 
     Every method takes a `RunConfig` (None: the defaults) and, as `engine=`, an open engine to use instead of starting one:
-    `with LocalRuntime(config) as engine: ...` keeps workers warm between runs. The sync methods also work inside a running
-    event loop, for example in a notebook.
+    `with LocalRuntime(config) as engine: ...` keeps workers warm between runs. The methods for several tasks also take the
+    fields of `RunConfig` as keywords, which have priority over it. The sync methods also work inside a running event loop,
+    for example in a notebook.
     """
 
     @staticmethod
     def sync_run_task(
-        task: Task | Iterable[Task], run_conf: RunConfig | None = None, *, engine: RuntimeEngine | None = None
+        task: Task | Iterable[Task],
+        run_conf: RunConfig | None = None,
+        *,
+        engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
     ) -> dict[str, TaskResponse]:
         """Run one task or many; return the responses by task id, in input order.
 
@@ -40,7 +51,7 @@ class Runners:
         """
         tasks, order = _in_order(task)
         responses: dict[str, TaskResponse] = {}
-        run = _prepare(tasks, _config(run_conf), engine)
+        run = _prepare(tasks, _config(run_conf, settings, engine), engine)
         from paragent.runners.run import complete
 
         try:
@@ -58,12 +69,13 @@ class Runners:
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
     ) -> dict[str, TaskResponse]:
         """As `sync_run_task`, without blocking the event loop. Tasks may also come from an async iterable."""
         tasks, order = _in_order(task)
         responses: dict[str, TaskResponse] = {}
         try:
-            async for response in _stream(tasks, _config(run_conf), engine):
+            async for response in _stream(tasks, _config(run_conf, settings, engine), engine):
                 responses[response.id] = response
         except EngineFailed as failure:
             failure.responses = _sorted(responses, order)
@@ -77,7 +89,7 @@ class Runners:
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
-        **settings: Any,
+        **settings: Unpack[TaskSettings],
     ) -> TaskResponse:
         """Run one agent on one input. `settings` are further fields of `Task`: `id`, `timeout`, ..."""
         task = Task(input=input, agent=agent, **settings)
@@ -90,7 +102,7 @@ class Runners:
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
-        **settings: Any,
+        **settings: Unpack[TaskSettings],
     ) -> TaskResponse:
         """As `sync_run`, without blocking the event loop."""
         task = Task(input=input, agent=agent, **settings)
@@ -98,7 +110,11 @@ class Runners:
 
     @staticmethod
     def iter_tasks(
-        tasks: Iterable[Task], run_conf: RunConfig | None = None, *, engine: RuntimeEngine | None = None
+        tasks: Iterable[Task],
+        run_conf: RunConfig | None = None,
+        *,
+        engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
     ) -> Iterator[TaskResponse]:
         """Yield responses in the order in which the tasks finish.
 
@@ -110,10 +126,7 @@ class Runners:
             UsageError: a task of a list cannot be run; nothing was started.
             Interrupted: (while iterating) after Ctrl-C, when the responses of the cancelled tasks have been yielded.
         """
-        run = _prepare(tasks, _config(run_conf), engine)
-        from paragent.runners.run import iterate
-
-        return iterate(run)
+        return _iterate(tasks, _config(run_conf, settings, engine), engine)
 
     @staticmethod
     def stream_tasks(
@@ -121,14 +134,84 @@ class Runners:
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
     ) -> AsyncIterator[TaskResponse]:
         """As `iter_tasks`, as an async iterator; tasks may also come from an async iterable."""
-        return _stream(tasks, _config(run_conf), engine)
+        return _stream(tasks, _config(run_conf, settings, engine), engine)
+
+    @overload
+    @staticmethod
+    def map(
+        function: Callable[[A], Awaitable[R]],
+        inputs: Iterable[A],
+        run_conf: RunConfig | None = None,
+        *,
+        engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> Iterator[R]: ...
+    @overload
+    @staticmethod
+    def map(
+        function: Callable[[A], R],
+        inputs: Iterable[A],
+        run_conf: RunConfig | None = None,
+        *,
+        engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> Iterator[R]: ...
+    @staticmethod
+    def map(
+        function: Any,
+        inputs: Iterable[Any],
+        run_conf: RunConfig | None = None,
+        *,
+        engine: RuntimeEngine | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> Iterator[Any]:
+        """Run a function or an agent on each input; return an iterator of the answers in the order of the inputs.
+
+        `inputs` may be a generator of any length. Answers that overtake a slow one are kept until it is their turn. Leaving the
+        loop early stops everything that is under way.
+
+        Raises:
+            TaskFailed: (while iterating) an input has no answer; the other tasks are stopped. Its `response` says why.
+            UsageError: the function cannot be sent to workers; nothing was started.
+            Interrupted: (while iterating) Ctrl-C.
+        """
+        tasks: Iterable[Task] = (Task(given, function, str(number)) for number, given in enumerate(inputs))
+        return _in_input_order(
+            _iterate([*tasks] if isinstance(inputs, Sized) else tasks, _config(run_conf, settings, engine), engine)
+        )
 
 
-def exec_tasks(tasks: Iterable[Task], run_conf: RunConfig | None = None) -> dict[str, TaskResponse]:
+def exec_tasks(
+    tasks: Iterable[Task], run_conf: RunConfig | None = None, **settings: Unpack[RunSettings]
+) -> dict[str, TaskResponse]:
     """Run tasks and return their responses by id, in input order: `Runners.sync_run_task` as a function."""
-    return Runners.sync_run_task(tasks, run_conf)
+    return Runners.sync_run_task(tasks, run_conf, **settings)
+
+
+def _iterate(tasks: Iterable[Task], config: RunConfig, engine: RuntimeEngine | None) -> Generator[TaskResponse]:
+    run = _prepare(tasks, config, engine)
+    from paragent.runners.run import iterate
+
+    return iterate(run)
+
+
+def _in_input_order(responses: Generator[TaskResponse]) -> Iterator[Any]:
+    """Yield the answers to tasks whose ids are 0, 1, 2, ..."""
+    from contextlib import closing
+
+    early: dict[str, TaskResponse] = {}
+    number = 0
+    with closing(responses):
+        for response in responses:
+            if response.status is TaskStatus.CANCELLED:
+                continue  # because of Ctrl-C, which `responses` raises at the end, or of a failure that was raised
+            early[response.id] = response
+            while (following := early.pop(str(number), None)) is not None:
+                yield following.unwrap()
+                number += 1
 
 
 async def _stream(tasks: Any, config: RunConfig, engine: RuntimeEngine | None) -> AsyncIterator[TaskResponse]:
@@ -162,12 +245,23 @@ def _open(config: RunConfig) -> RuntimeEngine:
     return open_engine(config)
 
 
-def _config(run_conf: RunConfig | None) -> RunConfig:
+_OF_ENGINE = ("engine_name", "worker_num", "concurrency", "in_local", "cls", "reuse_process", "engine_options")
+"""Settings that an engine has had since it was opened."""
+
+
+def _config(run_conf: RunConfig | None, settings: RunSettings, engine: RuntimeEngine | None) -> RunConfig:
+    """Return the configuration with the keywords of a call.
+
+    Raises:
+        ConfigError: a keyword is unknown, or `engine` would ignore it.
+    """
+    if engine is not None and (ignored := [name for name in settings if name in _OF_ENGINE]):
+        raise ConfigError(f"{', '.join(ignored)} cannot be changed with engine=: set it where that engine is opened")
     if run_conf is None:
-        return RunConfig()
+        return RunConfig(**settings)
     if not isinstance(run_conf, RunConfig):
         raise ConfigError(f"run_conf must be a RunConfig, not {run_conf!r}; write RunConfig(worker_num=8)")
-    return run_conf
+    return run_conf.with_settings(**settings) if settings else run_conf
 
 
 def _in_order(task: Any) -> tuple[Any, list[str]]:

@@ -65,6 +65,7 @@ def respond(call: Call, outcome: Outcome, now: float) -> TaskResponse:
         outcome.worker if executions else "",
         task.name,
         task.metadata,
+        list(call.earlier_errors),
     )
 
 
@@ -110,7 +111,9 @@ def _read_trajectory(packed: Any) -> list[Any]:
 
 
 def _limit_reached(seconds: float, limit: float | None) -> ErrorInfo:
-    return ErrorInfo("TimeoutError", f"stopped after {seconds:.3g} s of work; its limit is {limit:g} s")
+    limit = seconds if limit is None else limit
+    shown = max(limit, float(f"{seconds:.3g}"))  # rounded, but not below the limit
+    return ErrorInfo("TimeoutError", f"stopped after {shown:g} s of work; its limit is {limit:g} s")
 
 
 def _describe(status: TaskStatus, error: ErrorInfo | None, executions: int, outcome: Outcome) -> str:

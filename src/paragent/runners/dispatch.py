@@ -5,20 +5,22 @@ All work passes through it, whatever the engine: the tasks of `Runners` and the 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from paragent._internal.clock import Clock, monotonic
-from paragent.engines.base import Call
+from paragent.engines.base import CHANGES_KEPT, Call, WorkerChange
 from paragent.errors import EngineFailed
 from paragent.execution import Ending, Outcome
 from paragent.runners.calls import respond
+from paragent.runners.lost_workers import LostWorkers
 from paragent.runners.retry import Failure, RetryPolicy, smaller_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from paragent.engines.base import RuntimeEngine
-    from paragent.tasks import TaskResponse
+    from paragent.tasks import ErrorInfo, TaskResponse
 
 __all__ = ["DispatchLoop"]
 
@@ -52,6 +54,9 @@ class DispatchLoop:
         """Calls that are to be executed again; they are also in `_under_way`."""
         self.ready: dict[int, TaskResponse] = {}
         """Responses, by the number of their call. The caller removes each response when it has stored it elsewhere."""
+        self.changes: deque[WorkerChange] = deque(maxlen=CHANGES_KEPT)
+        """What happened to workers. The caller may remove what it has used."""
+        self._lost_workers = LostWorkers(clock)
         self._cancelled = False
         self._failure: EngineFailed | None = None
 
@@ -64,6 +69,12 @@ class DispatchLoop:
     def room(self) -> int:
         """How many more calls may be submitted now."""
         return max(0, self._engine.window - len(self._under_way))
+
+    @property
+    def running(self) -> int:
+        """How many of the outstanding calls occupy a slot of a worker."""
+        is_async = sum([call.is_async for call in self._under_way.values()])
+        return self._engine.running(len(self._under_way) - is_async, is_async)
 
     def has(self, call: Call) -> bool:
         """Return whether a call was submitted and its response was not removed from `ready`."""
@@ -88,6 +99,7 @@ class DispatchLoop:
             raise self._failure
         if not self._arrived:
             self._arrived.extend(self._engine.wait(timeout))
+        self.take_changes()
         self._process_arrived()
         if self._repeats:
             try:
@@ -96,6 +108,16 @@ class DispatchLoop:
                 if not self.ready:
                     raise
                 self._failure = failure  # raised by the next call, because this one has responses
+
+    def take_changes(self, *, last: bool = False) -> None:
+        """Take what happened to workers from the engine, and log lost ones; `last`: log all that were not logged."""
+        for change in self._engine.worker_changes():
+            self.changes.append(change)
+            if change.event == "lost":
+                self._lost_workers.note(change.worker, change.detail)
+            elif change.event == "started":
+                self._lost_workers.note_start(change.worker)
+        self._lost_workers.log(now=last)
 
     def _process_arrived(self) -> None:
         now = self._clock()
@@ -106,6 +128,9 @@ class DispatchLoop:
             call = under_way.get(number)
             if call is None or number in repeats:
                 continue  # it was processed before an interruption, or belongs to a run that was abandoned
+            if outcome.ending is Ending.LOST:  # an engine need not report its workers
+                worker = outcome.worker or f"call {number}"
+                self._lost_workers.note(worker, outcome.error.message if outcome.error else worker)
             if outcome.ending is not returned and (repeat := self._repeat_of(call, outcome)) is not None:
                 repeats[number] = repeat
             else:
@@ -148,9 +173,9 @@ class DispatchLoop:
             repeats.clear()
             return
         calls = {}
-        for call, _, executions, max_group in repeats.values():
+        for call, outcome, executions, max_group in repeats.values():
             number = next(self._engine.numbers)
-            calls[number] = _again(call, number, executions, max_group)
+            calls[number] = _again(call, number, executions, max_group, outcome.error)
         others = {number: call for number, call in under_way.items() if number not in repeats}
         self._under_way, self._repeats = others | calls, {}  # in one step, so that each task is under way once
         self._engine.submit(list(calls.values()))
@@ -169,8 +194,8 @@ class DispatchLoop:
             del self._under_way[number]
 
 
-def _again(call: Call, number: int, executions: int, max_group: int) -> Call:
-    """Return the call that executes the same task again."""
+def _again(call: Call, number: int, executions: int, max_group: int, error: ErrorInfo | None) -> Call:
+    """Return the call that executes the same task again, after `error`."""
     return Call(
         number,
         call.target,
@@ -182,6 +207,7 @@ def _again(call: Call, number: int, executions: int, max_group: int) -> Call:
         call.task,
         call.accepted,
         executions,
+        call.earlier_errors if error is None else (*call.earlier_errors, error),
     )
 
 

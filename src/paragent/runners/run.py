@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.signals import signals_deferred
 from paragent.engines.base import RuntimeEngine
 from paragent.errors import DuplicateTaskId, EngineFailed, Interrupted, UsageError
 from paragent.execution import Ending
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable
 
     from paragent.config import RunConfig
-    from paragent.engines import Call
+    from paragent.engines import Call, WorkerChange
+    from paragent.runners.progress import Reporter
     from paragent.tasks import Task
 
 __all__ = ["CANCEL_GRACE", "CANCEL_LIMIT", "Run", "complete", "iterate", "stream"]
@@ -79,17 +81,21 @@ class Run:
         records_workers = type(engine).worker_changes is not RuntimeEngine.worker_changes
         self._starting = records_workers and not lent
         """Whether the engine has no worker yet, as far as the progress display knows."""
+        self._dispatcher = DispatchLoop(engine, config.max_retries)
+        self._reporter: Reporter | None = None
+        self._claimed = False
 
     def open(self) -> None:
-        """Reserve the engine.
+        """Reserve the engine and open the progress display; `close` undoes both, also if this is interrupted.
 
         Raises:
             UsageError: the engine that was lent is busy with another run.
         """
-        if not self._engine.claim():
-            raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
-        self._dispatcher = DispatchLoop(self._engine, self._config.max_retries)
-        self._reporter = open_reporter(self._config, self._total)
+        with signals_deferred():
+            self._claimed = self._engine.claim()
+            if not self._claimed:
+                raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
+            self._reporter = open_reporter(self._config, self._total)
 
     @property
     def ready(self) -> dict[int, TaskResponse]:
@@ -150,10 +156,17 @@ class Run:
             new = [response for number, response in ready.items() if number not in self._reported]
             self._reported = set(ready)
             self._starting = self._starting and not new and not self._has_worker()
-            self._reporter.note(new, self._dispatcher.outstanding, starting=self._starting)
+            self._reporter.note(new, self._dispatcher, starting=self._starting)
 
     def _has_worker(self) -> bool:
-        return any(change.event == "ready" for change in self._engine.worker_changes())
+        return any(change.event == "ready" for change in self._dispatcher.changes)
+
+    def worker_changes(self) -> list[WorkerChange]:
+        """Return what happened to workers since the last call, also after `close`."""
+        self._dispatcher.take_changes()
+        changes = list(self._dispatcher.changes)
+        self._dispatcher.changes.clear()
+        return changes
 
     def cancel(self, undrawn: Iterable[Task] = ()) -> None:
         """Stop everything; then `ready` has a response for each task that has none, including the `undrawn` ones."""
@@ -164,7 +177,8 @@ class Run:
             *undrawn,
         ]
         with contextlib.suppress(EngineFailed):  # the calls whose outcomes it cannot report are cancelled below
-            self._dispatcher.cancel(CANCEL_GRACE)
+            if self._claimed:
+                self._dispatcher.cancel(CANCEL_GRACE)
             deadline = time.monotonic() + CANCEL_GRACE + CANCEL_LIMIT
             while self._dispatcher.outstanding and time.monotonic() < deadline:
                 self._collect(0.1)
@@ -176,11 +190,20 @@ class Run:
 
     def close(self) -> None:
         """Close the engine, or, if it was lent, cancel the calls that it still has."""
-        if self._owns_engine:
-            self._engine.close()
-        elif self._dispatcher.outstanding:
-            self.cancel()
-        self._engine.unclaim()
+        try:
+            if self._owns_engine:
+                self._engine.close()
+            elif self._dispatcher.outstanding:
+                self.cancel()
+        finally:  # also after a second Ctrl-C: the progress bar hides the cursor and draws from a thread of its own
+            with signals_deferred():
+                if self._claimed:
+                    self._engine.unclaim()
+                    self._dispatcher.take_changes(last=True)
+                self.close_display()
+
+    def close_display(self) -> None:
+        """Close the progress display; from any thread. Closing twice does no harm."""
         if self._reporter:
             self._reporter.close()
 
@@ -209,8 +232,8 @@ def complete(run: Run, responses: dict[str, TaskResponse]) -> None:
         Interrupted: Ctrl-C; `responses` has all responses, including those of cancelled tasks.
     """
     source = _Source(run.source)
-    run.open()
     try:
+        run.open()
         for _ in _turns(run, source):
             _take(run, responses)
     except KeyboardInterrupt:
@@ -234,8 +257,8 @@ def iterate(run: Run) -> Generator[TaskResponse]:
         Interrupted: after Ctrl-C, when the responses of the cancelled tasks have been yielded.
     """
     source = _Source(run.source)
-    run.open()
     try:
+        run.open()
         for _ in _turns(run, source):
             yield from _take_ready(run)
     except KeyboardInterrupt:
@@ -303,9 +326,9 @@ async def stream(run: Run) -> AsyncGenerator[TaskResponse, None]:
 
     source = _AsyncSource(run.source) if isinstance(run.source, AsyncIterable) else _Source(run.source)
     loop = asyncio.get_running_loop()
-    run.open()
     waiter = ThreadPoolExecutor(1, thread_name_prefix="paragent-wait")
     try:
+        run.open()
         while True:
             if isinstance(source, _Source):
                 source.draw(run.room, run.drawn)
@@ -319,8 +342,11 @@ async def stream(run: Run) -> AsyncGenerator[TaskResponse, None]:
             for response in _take_ready(run):
                 yield response
     finally:
-        await asyncio.shield(loop.run_in_executor(waiter, run.close))
-        waiter.shutdown(wait=False)
+        try:
+            await asyncio.shield(loop.run_in_executor(waiter, run.close))
+        finally:
+            run.close_display()  # a second Ctrl-C does not wait for the engine
+            waiter.shutdown(wait=False)
 
 
 class _AsyncSource:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from paragent.errors import Unserialisable
+from paragent.errors import Unserialisable, UsageError
 from paragent.serialization import code_cache
 from paragent.serialization.exceptions import ErrorWriter, reduce_error
 from paragent.serialization.payload import Payload
@@ -38,10 +38,11 @@ class Packer:
 
     Args:
         sends_modules: add the program's own modules to each payload, for workers on hosts that do not have them.
+        forwards_code: also add code that this process has received, for receivers other than its sender.
     """
 
-    def __init__(self, *, sends_modules: bool = False) -> None:
-        self._sends_modules = sends_modules
+    def __init__(self, *, sends_modules: bool = False, forwards_code: bool = False) -> None:
+        self._sends_modules, self._forwards_code = sends_modules, forwards_code
         self._modules: dict[str, bytes] = {}
         self._modules_seen = 0
         self._written: OrderedDict[int, _Written] = OrderedDict()
@@ -86,11 +87,11 @@ class Packer:
     def digest(self, thing: Any) -> tuple[str, dict[str, bytes]]:
         """Return the digest of a class or function and the code that the receiver needs to load it."""
         arrived = code_cache.digest_of(thing)
-        if arrived is not None:
+        if arrived is not None and not self._forwards_code:
             return arrived, {}
         written = self._written.get(id(thing))
         if written is None:
-            written = self._write(thing)
+            written = self._write(thing, arrived)
             self._written[id(thing)] = written
             if len(self._written) > _CODE_KEPT:
                 self._written.popitem(last=False)
@@ -98,7 +99,8 @@ class Packer:
             self._written.move_to_end(id(thing))
         return written.digest, written.code
 
-    def _write(self, thing: Any) -> _Written:
+    def _write(self, thing: Any, digest: str | None) -> _Written:
+        """Pickle a class or function; `digest` is the one under which it arrived, which it keeps."""
         buffer = io.BytesIO()
         pickler = _Pickler(buffer, self, within=thing)
         self._open.add(id(thing))
@@ -107,10 +109,11 @@ class Packer:
         finally:
             self._open.discard(id(thing))
         blob = buffer.getvalue()
-        import hashlib
+        if digest is None:
+            import hashlib
 
-        digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
-        code_cache.register(digest, thing)
+            digest = hashlib.blake2b(blob, digest_size=12).hexdigest()
+            code_cache.register(digest, thing)
         return _Written(thing, digest, {**pickler.code, digest: blob})
 
     def is_open(self, thing: Any) -> bool:
@@ -180,6 +183,8 @@ def unserialisable(thing: Any, what: str, root: str, error: BaseException) -> Un
     path, part, reason = root, thing, error
     seen = {id(thing)}
     for _ in range(_DEEPEST):
+        if isinstance(reason, UsageError) and "__reduce__" in vars(type(part)):
+            break  # the object itself says what to do instead
         for step, child in _parts(part):
             if id(child) in seen:
                 continue

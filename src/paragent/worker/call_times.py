@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from paragent.execution import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 __all__ = ["BLOCKED_AFTER", "BLOCKED_LIMIT", "CallTimes", "Overdue", "Times"]
 
@@ -77,8 +77,8 @@ class CallTimes:
     """When each call must have ended, for calls that enforce their own time limit. 0.0: the call does not. Infinite: not limited
     now. Negative: not limited now, because code runs for which the limit does not count."""
     loop: Times
-    """What the event loop executes: the number of the call plus 1 (0: unknown), since when; and its last sign of life (negative:
-    the worker ends, because of a call that has its outcome)."""
+    """What the event loop executes: the number of the call plus 1 (0: unknown), since when; and its last sign of life while calls
+    have limits (negative: the worker ends, because of a call that has its outcome)."""
 
     def __init__(self, starts: Times, deadlines: Times, loop: Times) -> None:
         self.starts, self.deadlines, self.loop = starts, deadlines, loop
@@ -116,6 +116,15 @@ class CallTimes:
             return math.inf
         end = self.blocking_since + BLOCKED_LIMIT
         return min(deadline, end) if deadline > 0 else end
+
+    def held_up(self, limited: Container[int], now: float) -> float:
+        """Return for how many seconds calls of the event loop could not continue, which do not count for their limits.
+
+        The loop executes many short steps, or one step of a call that its own limit ends.
+        """
+        if self.blocking not in limited and now - self.blocking_since > BLOCKED_AFTER:
+            return 0.0
+        return max(0.0, now - self.loop[2] - BLOCKED_AFTER)
 
     def replace_worker(self) -> None:
         """Let the owner know that the worker ends because of a call that has its outcome."""

@@ -160,6 +160,10 @@ class CallExecutor:
         """Running async calls and the timers of their limits; changed only by the event loop's thread."""
         self._stopped: dict[int, Ending] = {}
         """Why this executor cancelled an async call; used only by the event loop's thread."""
+        self._beat_due: float | None = None
+        """When the event loop is to call `_beat`; None while no call has a limit. Used only by the event loop's thread."""
+        self._given_back = 0.0
+        """Seconds given back to calls since the last beat."""
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Run `calls` as soon as the limits allow."""
@@ -367,21 +371,27 @@ class CallExecutor:
     def _start_async(self, calls: list[Call]) -> None:
         for call in calls:
             recording = ExecutionRecord(call.label)
-            self._spawn(call, self._run_async(call, recording), recording, call.limit)
+            self._spawn(call, self._run_async(call, recording), recording)
 
     def _start_awaiting(self, call: Call, result: Awaitable[Any], recording: ExecutionRecord, started: float) -> None:
-        left = None if call.limit is None else call.limit - (time.monotonic() - started)
-        self._spawn(call, self._await(call, result, recording, started), recording, left)
+        self._spawn(call, self._await(call, result, recording, started), recording)
+        self._start_timer(call, started)
 
-    def _spawn(
-        self, call: Call, coroutine: Coroutine[Any, Any, None], recording: ExecutionRecord, limit: float | None
-    ) -> None:
+    def _spawn(self, call: Call, coroutine: Coroutine[Any, Any, None], recording: ExecutionRecord) -> None:
         assert self._loop is not None
-        timer = None if limit is None else self._loop.call_later(limit, self._expire, call.number)
         recording.number = call.number
         task = self._task_of(recording, self._loop, coroutine)
-        self._running[call.number] = (task, timer)
+        self._running[call.number] = (task, None)
         task.add_done_callback(partial(self._ensure_outcome, call))
+
+    def _start_timer(self, call: Call, started: float) -> None:
+        """Stop a call when its limit has passed since the start of its code, not since it was spawned: others may run first."""
+        if call.limit is not None:
+            assert self._loop is not None
+            task, _ = self._running[call.number]
+            timer = self._loop.call_at(started + call.limit, self._expire, call.number)
+            self._running[call.number] = (task, timer)
+            self._start_beating()
 
     def _new_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Any, /, **settings: Any
@@ -410,6 +420,7 @@ class CallExecutor:
     async def _run_async(self, call: Call, recording: ExecutionRecord) -> None:
         started = time.monotonic()
         self._starts[call.number] = started
+        self._start_timer(call, started)
         ending, result = self._call(call, recording)
         await self._await(call, result, recording, started, ending)
 
@@ -467,22 +478,38 @@ class CallExecutor:
         self._limited[call.number] = (limited, call, recording, started)
         if idle:
             self._watch.wake()
-            self._give_sign_of_life()
+        self._start_beating()
         return partial(self._set_deadline, recording)
 
     def _set_deadline(self, recording: ExecutionRecord, deadline: float) -> None:
         if recording.number is not None:
             self._times.deadlines[recording.number] = deadline
 
-    def _give_sign_of_life(self) -> None:
-        """Let the owner know, regularly, that the event loop runs."""
+    def _start_beating(self) -> None:
+        if self._beat_due is None:
+            self._given_back = 0.0
+            self._plan_beat()
+
+    def _plan_beat(self) -> None:
+        """Give the owner a sign of life, and plan the next one."""
         assert self._loop is not None
         if not self._times.replaced:
             self._times.loop[2] = time.monotonic()
-        if self._limited:
-            self._loop.call_later(BLOCKED_AFTER, self._give_sign_of_life)
-        elif self._watch:
+        self._beat_due = self._loop.time() + BLOCKED_AFTER
+        self._loop.call_at(self._beat_due, self._beat)
+
+    def _beat(self) -> None:
+        """Give all calls the time back in which the event loop did not run: many steps, or a host without a free core."""
+        assert self._loop is not None
+        assert self._beat_due is not None
+        late = self._loop.time() - self._beat_due - self._given_back
+        if late > BLOCKED_AFTER:
+            self._charge(-1, late)
+        self._beat_due, self._given_back = None, 0.0
+        if self._watch and not self._limited:
             self._watch.rest()
+        if self._limited or any(timer for _, timer in self._running.values()):
+            self._plan_beat()
 
     def _end_blocking(self, number: int) -> None:
         """Emit the outcome of a call that blocks the event loop, from another thread."""
@@ -504,18 +531,19 @@ class CallExecutor:
             self._raise_in_loop()
 
     def _charge(self, blocking: int, seconds: float) -> None:
-        """Give the other calls the time back in which one call blocked the event loop."""
+        """Give the other calls the time back in which one call, or none of them, blocked the event loop."""
         assert self._loop is not None
+        self._given_back += seconds
         for number, (limited, *_) in self._limited.copy().items():
             if number != blocking:
                 limited.excuse(seconds)
         for number, (task, timer) in self._running.items():
             if number != blocking and timer is not None:
-                if self._starts[number]:
-                    self._starts[number] += seconds
+                since_start = min(seconds, time.monotonic() - self._starts[number])
+                self._starts[number] += since_start
                 timer.cancel()
-                left = timer.when() - self._loop.time() + seconds
-                self._running[number] = (task, self._loop.call_later(left, self._expire, number))
+                timer = self._loop.call_at(timer.when() + since_start, self._expire, number)
+                self._running[number] = (task, timer)
 
     def _expire(self, number: int) -> None:
         self._stopped[number] = Ending.TIMED_OUT

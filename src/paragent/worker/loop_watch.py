@@ -74,8 +74,9 @@ class Steps(Coroutine[Any, Any, Any]):
         try:
             return step(*arguments)
         finally:
-            loop[0], loop[1] = before
-            seconds = time.monotonic() - began
+            ended = time.monotonic()
+            loop[0], loop[1] = before if before[0] else (0, ended)
+            seconds = ended - began
             if seconds > BLOCKED_AFTER:
                 self._charge(number, seconds)
 

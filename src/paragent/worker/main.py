@@ -16,6 +16,7 @@ from typing import Any
 from paragent._internal.processes import die_with_parent, end_own_group
 from paragent._internal.threads import fatal, start_thread
 from paragent._internal.tracebacks import message_of, type_name
+from paragent._internal.worker_ids import set_worker_id
 from paragent.execution import Ending, Outcome
 from paragent.serialization import Payload, add_code, drop_code, size_of
 from paragent.transport.framing import encode, read_frame, write_bytes
@@ -63,6 +64,7 @@ def main(socket_fd: int, times_fd: int) -> None:
     stream = FileIO(socket_fd, "r+")  # not a socket object: importing `socket` takes too long
     setup: WorkerSetup = read_frame(stream)
     sys.path[:] = setup.sys_path
+    set_worker_id(setup.worker)
     queue = _SendQueue()
     output = OutputCapture(queue.put_line)
     forward_logs(queue.put_line, setup.log_levels)

@@ -47,6 +47,7 @@ class Call:
     __slots__ = (
         "accepted",
         "argument",
+        "earlier_errors",
         "executions",
         "is_async",
         "label",
@@ -79,6 +80,8 @@ class Call:
     executions: int
     """Dispatch loop only: how many times the task has been executed, this call included. Executions that ended because of
     another call in the same worker do not count."""
+    earlier_errors: tuple[ErrorInfo, ...]
+    """Dispatch loop only: the errors of earlier executions of the task, oldest first."""
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class Call:
         task: Any = None,
         accepted: float = 0.0,
         executions: int = 1,
+        earlier_errors: tuple[ErrorInfo, ...] = (),
     ) -> None:
         self.number = number
         self.target = target
@@ -103,6 +107,7 @@ class Call:
         self.task = task
         self.accepted = accepted
         self.executions = executions
+        self.earlier_errors = earlier_errors
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (
@@ -119,6 +124,8 @@ class WorkerSetup(NamedTuple):
     async_limit: int
     shared_limit: bool
     log_levels: dict[str, int]
+    worker: str
+    """The id of the worker."""
 
 
 class CallBatch(NamedTuple):
