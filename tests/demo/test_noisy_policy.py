@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def run(folder: Path, name: str, temperature: float) -> tuple[Summary, list[tuple[str, int, str]]]:
     """Return the summary, and the answer to each attempt."""
-    settings = {
+    settings: dict[str, Any] = {
         "mode": "math",
         "model": "demo-noisy",
         "limit": 10,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from paragent._installation import install_command
 from paragent.envs import ENVIRONMENTS, Environment, SharedResources, ToolFailed, ToolResult, environment_class, tool
 from paragent.envs.tools import Arguments
 from paragent.errors import ConfigError, EnvironmentFailed, MissingExtra, UnknownName
@@ -331,7 +332,7 @@ def test_unknown_names_and_missing_extras_are_different_errors(monkeypatch: pyte
         environment_class("paragent.tasks:BenchmarkTask")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     monkeypatch.delitem(__import__("sys").modules, "paragent.envs.web.environment", raising=False)
-    with pytest.raises(MissingExtra, match=r"paragent\[web\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["web"]))):
         environment_class("web")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import sys
 import zipfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from paragent._installation import install_command
 from paragent.cli import main
 from paragent.errors import UsageError
 from paragent.store import JOURNAL_FILE, Journal, images_folder
@@ -286,7 +288,8 @@ def test_an_archive_with_the_compression_of_inspect_is_imported(tmp_path: Path) 
 
 def test_without_its_package_that_compression_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UsageError, match=r"paragent\[inspect\].*inspect log convert --to json"):
+    command = re.escape(install_command(["inspect"]))
+    with pytest.raises(UsageError, match=rf"{command}\. .*inspect log convert --to json"):
         import_files([native_log(tmp_path / "native.eval")], tmp_path / "run")
 
 

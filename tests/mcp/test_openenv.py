@@ -181,6 +181,11 @@ def test_a_run_uses_a_session_for_each_rollout(tmp_path: Path, monkeypatch: pyte
     with peer("guess") as (url, _), OpenAIServer(script) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        where = {"data": tmp_path / "d.jsonl", "output_dir": tmp_path, "run_name": "run", "engine": "inline"}
+        where: dict[str, Any] = {
+            "data": tmp_path / "d.jsonl",
+            "output_dir": tmp_path,
+            "run_name": "run",
+            "engine": "inline",
+        }
         summary = run_parallel_rollout(RolloutConfig(env=f"openenv:{url}", model="m", **where))
     assert (summary.done, summary.pending, summary.mean) == (3, 0, 0.5)

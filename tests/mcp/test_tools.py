@@ -298,11 +298,11 @@ def tasks(folder: Path, number: int) -> Path:
 
 def run(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
     monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
-    chosen = {"env": TINY, "engine": "inline", "model": "m", "output_dir": folder, "run_name": "run"} | settings
+    chosen: dict[str, Any] = {"env": TINY, "engine": "inline", "model": "m", "output_dir": folder, "run_name": "run"}
     with OpenAIServer(script) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        return run_parallel_rollout(RolloutConfig(**chosen))
+        return run_parallel_rollout(RolloutConfig(**(chosen | settings)))
 
 
 @pytest.mark.slow

@@ -219,4 +219,4 @@ def test_the_extra_is_missing() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100
     ).stdout
-    assert "paragent[anthropic]" in json.loads(printed)
+    assert "[anthropic]" in json.loads(printed)

@@ -62,7 +62,7 @@ class Chaos:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a lease of a killed worker lasts half a minute, a guest that hangs is found after a quarter
+@pytest.mark.timeout(300)  # a guest that hangs is found after a quarter of a minute
 def test_a_run_survives_killed_machines_and_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARAGENT_CACHE", str(tmp_path / "cache"))
     data = tmp_path / "tasks.jsonl"

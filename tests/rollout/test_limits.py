@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 
 from paragent import AgentBase, AgentResult, Environment, RolloutConfig, TurnsUsedUp, run_parallel_rollout, tool
 from paragent.cli import main
+from paragent.errors import EnvironmentFailed
 from paragent.execution import waiting
 from paragent.rollout.blame import SameFailures
 from paragent.rollout.prepare import prepare
@@ -235,7 +238,7 @@ def test_usage_of_a_killed_worker_is_counted(victim: str, run: Any, tmp_path: Pa
 
 def _again(command: list[str]) -> RolloutConfig:
     """Return the configuration of a command line."""
-    flags = dict(zip(command[1::2], command[2::2], strict=True))
+    flags: dict[str, Any] = dict(zip(command[1::2], command[2::2], strict=True))
     return RolloutConfig(**{name.removeprefix("--"): value for name, value in flags.items()})
 
 
@@ -362,6 +365,28 @@ def test_exit_status_of_a_completed_rollout_without_a_score(
     said = capsys.readouterr().err
     assert (f"{answers.count('?')} rollout" in said) == bool(status)
     assert ("completed without a score: the scorer had nothing to compare" in said) == bool(status)
+
+
+class Broken(Scorer):
+    """Fails for every answer."""
+
+    name = "broken"
+
+    async def score(self, task: BenchmarkTask, answer: str) -> Score:
+        raise EnvironmentFailed("no verdict")
+
+
+def test_the_hint_after_a_failed_scorer_is_a_command_that_works(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paragent.rollout.worker.SCORE_PAUSE", 0.0)
+    with OpenAIServer(Script()) as server:
+        assert main(run(server, 1, "--metric", f"{HERE}:Broken")) == 1
+        said = capsys.readouterr().err
+        hint = re.search("the scorer failed for 1 answer; .*; `(.*)` scores it without another rollout", said)
+        assert hint, said
+        assert main(shlex.split(hint[1])[1:]) == 1, "the scorer still fails"
+    assert "no verdict" in capsys.readouterr().err
 
 
 def without_model(command: list[str]) -> list[str]:

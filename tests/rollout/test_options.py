@@ -107,7 +107,8 @@ def test_settings_of_a_running_cluster(data: Path) -> None:
 def test_engine_options_are_parsed_passed_and_stored_without_secrets(data: Path) -> None:
     chosen: dict[str, Any] = {"env": TINY, "data": data, "model": "demo", "engine": "spark"}
     conf = {"spark.executor.memory": "1g", "spark.hadoop.fs.s3a.secret.key": "tiger"}
-    config = RolloutConfig(**chosen, engine_option=["partitions=2", f"conf={json.dumps(conf)}"])
+    options: Any = ["partitions=2", f"conf={json.dumps(conf)}"]  # as the command line has them
+    config = RolloutConfig(**chosen, engine_option=options)
     assert prepare(config).engine.engine_options == {"partitions": 2, "conf": conf}
     assert prepare(config).path == prepare(RolloutConfig(**chosen)).path, "options are not part of the identity"
     assert config.stored()["engine_option"] == {
@@ -241,7 +242,7 @@ def test_a_file_called_sample_has_priority(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("settings", [{}, {"env": TINY}, {"mode": "math", "env": TINY}])
-def test_sample_tasks_belong_to_a_mode(settings: dict[str, str]) -> None:
+def test_sample_tasks_belong_to_a_mode(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="set --mode"):
         prepare(RolloutConfig(data="sample", model="demo", **settings))
 

@@ -212,7 +212,7 @@ def test_the_summary_has_the_message_of_each_failure_kind(endpoint: Endpoint) ->
     assert summary.failures == {"TypeError": 2}
     shown = console()
     with shown.capture() as captured:
-        shown.print(summary_table("run", summary))
+        shown.print(summary_table(Path("run"), summary, "math"))
     assert "2: can only concatenate str" in captured.get()
 
 

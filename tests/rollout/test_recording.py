@@ -323,7 +323,13 @@ def test_a_killed_worker_leaves_the_start_and_the_activities_of_its_rollouts(
     with OpenAIServer(Script(default={"tool": "die"}, latency=0.05)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        chosen = {"env": f"{HERE}:Deadly", "model": "m", "engine": "local", "workers": 1, "num_rollouts": 1}
+        chosen: dict[str, Any] = {
+            "env": f"{HERE}:Deadly",
+            "model": "m",
+            "engine": "local",
+            "workers": 1,
+            "num_rollouts": 1,
+        }
         run_parallel_rollout(RolloutConfig(data=data, output_dir=tmp_path / "results", run_name="run", **chosen))
         requests = server.seen.requests
     with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:

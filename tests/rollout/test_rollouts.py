@@ -31,6 +31,7 @@ from paragent import (
     run_parallel_rollout,
     tool,
 )
+from paragent._installation import install_command
 from paragent._internal.clock import Heartbeat, ManualClock
 from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
@@ -657,7 +658,7 @@ def test_a_missing_client_is_named_before_the_run(tmp_path: Path, monkeypatch: p
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "openai" else find(name, *rest))
     data = write(tmp_path / "d.jsonl", {"id": "a", "question": "q"})
-    with pytest.raises(MissingExtra, match=r"pip install 'paragent\[rollout\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["rollout"]))):
         run_parallel_rollout(RolloutConfig(mode="math", data=data, model="m", output_dir=tmp_path / "results"))
     assert not (tmp_path / "results").exists()
 

@@ -8,6 +8,7 @@ import decimal
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from paragent._installation import install_command
 from paragent.cli import main
 from paragent.errors import BadData, ConfigError, MissingExtra
 from paragent.rollout.dataset import read_benchmark
@@ -174,7 +176,7 @@ def test_malformed_names_of_datasets_are_rejected(name: str) -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"paragent\[hf\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["hf"]))):
         read_benchmark(Path("hf:openai/none:test"))
-    with pytest.raises(MissingExtra, match=r"paragent\[parquet\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["parquet"]))):
         read_benchmark(write_table(tmp_path / "a.parquet", ROWS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from paragent import AgentBase, ConfigError, Environment, MissingExtra, RolloutConfig, run_parallel_rollout, tool
+from paragent._installation import install_command
 from paragent.cli import main
 from paragent.demo.samples import sample_path
 from paragent.errors import Interrupted
@@ -530,9 +532,11 @@ def test_the_queue_is_limited_and_does_not_block(monkeypatch: pytest.MonkeyPatch
         traced = RunTracing(traced_run(), started=1e9, previous=None, content=False)
         traced.record(executions)
         unsent = traced.close()
-    assert unsent.startswith("OpenTelemetry: 513 spans and the spans of 1,988 executions not sent"), (
-        "512 and the session"
-    )
+    found = re.match(r"OpenTelemetry: ([\d,]+) spans and the spans of ([\d,]+) executions not sent", unsent)
+    assert found, unsent
+    spans, without_spans = (int(count.replace(",", "")) for count in found.groups())
+    assert spans <= 513, "512 and the session"
+    assert spans + without_spans in {2_500, 2_501}, unsent  # on a busy host, the session may not have its span yet
 
 
 def test_large_contents_are_sent_in_several_requests(receiver: OtlpReceiver) -> None:
@@ -594,7 +598,7 @@ def test_another_protocol_is_rejected(tmp_path: Path, endpoint: OpenAIServer, mo
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "paragent.rollout.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'paragent\[otel\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command(["otel"]))):
         prepare(config(tmp_path, "good"))
 
 

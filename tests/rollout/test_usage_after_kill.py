@@ -228,7 +228,7 @@ def execute(folder: Path) -> dict[str, Any]:
     """Execute a session of the run in this process, and return the recorded requests of each worker."""
     data = folder / "data.jsonl"
     data.write_text(json.dumps({"id": "a", "question": "Compute 6*7.", "answer": "42"}))
-    chosen = {"env": f"{HERE}:Plain", "agent": f"{HERE}:answer", "model": "demo", "engine": "inline"}
+    chosen: dict[str, Any] = {"env": f"{HERE}:Plain", "agent": f"{HERE}:answer", "model": "demo", "engine": "inline"}
     run_parallel_rollout(RolloutConfig(data=data, output_dir=folder, run_name="run", **chosen))
     with Journal(folder / "run/journal.sqlite", read_only=True) as journal:
         return dict(journal.rows("SELECT worker, sum(requests) FROM results WHERE final = 0 GROUP BY worker"))

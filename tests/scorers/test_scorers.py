@@ -140,6 +140,37 @@ def test_numeric_compares_the_last_number_only() -> None:
     assert score("numeric", ["7", "42"], "42") == 1.0
 
 
+@pytest.mark.parametrize("answer", ["7/15", "it is 7 / 15.", r"$\dfrac{7}{15}$", r"\boxed{\frac{7}{15}}", "0.46666667"])
+def test_numeric_reads_a_fraction_as_one_number(answer: str) -> None:
+    assert score("numeric", "#### 7/15", answer) == 1.0
+    assert score("numeric", "#### 8/15", answer) == 0.0
+    assert score("numeric", "15", answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "wanted"),
+    [
+        (r"-\frac{7}{15}", "-7/15", 1.0),
+        (r"-\frac{7}{15}", r"\boxed{-\frac{7}{15}}", 1.0),
+        (r"-\frac{7}{15}", r"\frac{7}{15}", 0.0),
+        (r"\frac{-7}{15}", r"-\frac{7}{15}", 1.0),
+        (r"\frac13", "1/3", 1.0),
+        (r"-\dfrac 13", r"\boxed{-\frac1{3}}", 1.0),
+        (r"\frac{1}3", "13", 0.0),
+        ("1 1/2", "1.5", 1.0),
+        ("1 1/2", r"1\frac{1}{2}", 1.0),
+        ("-2 1/4", "-2.25", 1.0),
+        ("1 1/2", "0.5", 0.0),
+        ("2024", "on 05/12/2024", 1.0),
+        ("0", "7/0", 1.0),
+        ("0.6", "3 of 3/5", 1.0),
+        ("0.75", "Step 2\n\n3/4", 1.0),
+    ],
+)
+def test_numeric_reads_signs_and_whole_numbers_of_fractions(reference: str, answer: str, wanted: float) -> None:
+    assert score("numeric", reference, answer) == wanted
+
+
 def test_numeric_has_no_score_without_a_number_in_the_reference() -> None:
     assert score("numeric", "none", "nothing") is None
     assert score("numeric", "3", "nothing") == 0.0
@@ -184,6 +215,21 @@ def test_there_is_no_score_without_a_reference() -> None:
 )
 def test_math_compares_values(reference: Any, answer: str, expected: float) -> None:
     assert score("math", reference, answer) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        ("A week has seven days.", "no number or formula was found in the answer"),
+        ("", "no number or formula was found in the answer"),
+        ("It has 5 days, or 6.", "the answer was read as 6"),
+        (r"so \boxed{x^2+1}", "the answer was read as x^2+1"),
+        ("Answer: 7", ""),
+    ],
+)
+def test_math_notes_what_it_read_as_a_wrong_answer(answer: str, note: str) -> None:
+    assert asyncio.run(_score("math", "7", answer)).note == note
 
 
 SOLUTION = "Ann has 12 boxes of 6 eggs and breaks 2.\nShe has 12*6=<<12*6=72>>72 eggs.\n72-2=<<72-2=70>>70\n#### "

@@ -38,8 +38,9 @@ with RolloutService(config(folder, workers=2), url, Groups(n=2), max_staleness=2
     version = service.status().version
     for group in service.groups(timeout=60):
         group.accept()
-        with (folder / "accepted.jsonl").open("a") as file:
-            file.write(json.dumps([group.id, group.staleness, [s.token_ids for s in group.samples]]) + "\\n")
+        line = json.dumps([group.id, group.staleness, [s.token_ids for s in group.samples]]) + "\\n"
+        with (folder / "accepted.jsonl").open("ab", buffering=0) as file:
+            file.write(line.encode())  # one call, which a kill does not cut
         version += 1
         service.published(version)
 """
@@ -73,8 +74,10 @@ def start_trainer(folder: Path, server: OpenAIServer) -> subprocess.Popen[bytes]
 
 
 def lines(folder: Path) -> list[Any]:
+    """Return the complete lines; the trainer may be writing one."""
     path = folder / "accepted.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    written = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in written if line.endswith("\n")]
 
 
 def wait_for_groups(folder: Path, number: int) -> None:

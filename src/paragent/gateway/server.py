@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
 
+from paragent._internal.networks import names_loopback
 from paragent.errors import EnvironmentFailed
 from paragent.gateway.calls import ENDED, MOST_TOOL_BYTES, GatewayHandler, RegisteredRollout
 from paragent.gateway.connections import ConnectionServer
@@ -29,8 +30,6 @@ _CLOSE_TIMEOUT = 1.0
 """Seconds for connections to end when the gateway closes; their calls are cancelled before."""
 _MOST_ENDED = 10_000
 """Rollouts that have ended and are remembered, so that their late calls get 410 instead of 401."""
-_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""The names in the `Host` header. A web page whose name resolves to 127.0.0.1 would send that name."""
 _DIALECTS = {"v1/chat/completions": "chat", "v1/responses": "responses", "v1/messages": "anthropic"}
 _http_log = logging.getLogger(f"{__name__}.http")
 _http_log.setLevel(logging.CRITICAL + 1)  # aiohttp logs malformed requests, and a program could fill the worker's log
@@ -177,7 +176,7 @@ class Gateway:
             Refusal: the key is wrong, the rollout has ended, or the request is for another host.
         """
         headers = request.headers
-        if _without_port(headers.get("Host", "")) not in _HOSTS:
+        if not names_loopback(headers.get("Host", "")):
             raise Refusal(403, "wrong_host", "the gateway answers requests to 127.0.0.1 and localhost only")
         rollout = self._rollouts.get(path)
         expected = self._ended.get(path, b"") if rollout is None else rollout.key
@@ -189,11 +188,6 @@ class Gateway:
         if rollout is None:
             raise Refusal(*ENDED)
         return rollout
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).lower()
 
 
 def _make_request(message: Any, payload: Any, protocol: web.RequestHandler, writer: Any, task: Any) -> web.BaseRequest:

@@ -15,7 +15,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from paragent._internal.validation import check_fields, integer, one_of, optional, reject_unknown, seconds
 from paragent.errors import ConfigError
@@ -29,6 +29,11 @@ from paragent.rollout.setting_values import (
     not_empty,
     to_json_object,
 )
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from paragent.rollout.keywords import RolloutKeywords
 
 __all__ = [
     "HIDDEN",
@@ -309,7 +314,7 @@ class MachinesSection(_Section):
     pause_machines: bool = _setting(False, "pause a machine while the model generates (qemu only)")
     path_to_vm: Path | None = _setting(None, "machine image: a file, or the name of a built image", metavar="FILE")
     provider_name: str | None = _setting(
-        None, "vmware, virtualbox, aws, docker, process, qemu (the default), or a plug-in"
+        None, "where machines come from: vmware, virtualbox, aws, docker, process, qemu (the default), or a plug-in"
     )
     vm_memory: int | None = _setting(None, "memory of each machine in MiB", least=1)
     vm_cores: int | None = _setting(None, "CPU cores of each machine", least=1)
@@ -450,7 +455,7 @@ class RolloutConfig:
     run: RunSection
     """How the run is executed and where it is stored."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[RolloutKeywords]) -> None:
         values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
         flat: dict[str, Any] = {}
         for name, value in settings.items():

@@ -11,8 +11,8 @@ from paragent.store import MachineEvent, WorkerEvent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from paragent.engines import RuntimeEngine
     from paragent.rollout.machines import SessionPool
+    from paragent.runners.run import Run
     from paragent.store import RolloutResult
 
 __all__ = ["EventLog"]
@@ -39,9 +39,9 @@ class EventLog:
         """Whether there are events that have waited long enough for results."""
         return bool(self.machines or self.workers) and self._clock() - self._recorded > _LONGEST_WAIT
 
-    def collect(self, engine: RuntimeEngine | None, pool: SessionPool | None, *, now: bool = False) -> None:
+    def collect(self, run: Run | None, pool: SessionPool | None, *, now: bool = False) -> None:
         """Add what the engine and the pool have reported since the last call; the pool is asked once a second, unless `now`."""
-        for worker, event, at, detail in engine.worker_changes() if engine is not None else ():
+        for worker, event, at, detail in run.worker_changes() if run is not None else ():
             self.workers.append(WorkerEvent(worker, event, at, detail))
             self._known.add(worker)
         if pool is not None:

@@ -50,7 +50,6 @@ from paragent.tasks import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from paragent.engines import RuntimeEngine
     from paragent.rollout.config import RolloutConfig
     from paragent.rollout.live_run import LiveBudget
     from paragent.rollout.live_status import LeftFiles
@@ -119,7 +118,7 @@ class RolloutSession:
         self._answered: AnsweredEndpoints
         self._session_updated = 0.0
         self._pool: SessionPool | None = None
-        self._engine: RuntimeEngine | None = None
+        self._run: Run | None = None
         self._events = EventLog()
         self._machines_before: dict[str, float] = {}
         """The machine figures of earlier sessions."""
@@ -332,8 +331,7 @@ class RolloutSession:
     def _execute(self, session: int, control: RunControl) -> None:
         """Dispatch rollouts and record results until no rollout is pending, or the session is to stop."""
         queue = self._queue
-        self._engine = open_engine(self.plan.engine)
-        run = Run(self.plan.engine, self._engine, iter(()), lent=False)
+        self._run = run = Run(self.plan.engine, open_engine(self.plan.engine), iter(()), lent=False)
         run.open()
         self._began = True
         self._control = control
@@ -365,7 +363,7 @@ class RolloutSession:
             self._dispatch_ended = True
             control.refuse("the run is finishing")
             run.close()
-            self._events.collect(self._engine, self._pool, now=True)
+            self._events.collect(run, self._pool, now=True)
             self._record_unfinished()
 
     @property
@@ -446,7 +444,7 @@ class RolloutSession:
     def _record(self) -> None:
         """Record results and events durably, then count the results."""
         results = list(self._unrecorded.values())
-        self._events.collect(self._engine, self._pool)
+        self._events.collect(self._run, self._pool)
         self._events.derive(results)
         if results or self._events.overdue:
             with signals_deferred():

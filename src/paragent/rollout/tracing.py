@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections import deque
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -31,6 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from paragent._internal.ids import new_id
 from paragent._internal.text import counted, printable
+from paragent._internal.version import __version__
 from paragent.errors import ConfigError
 from paragent.rollout.span_contents import cut
 from paragent.rollout.spans import ExecutionSpans, SessionTotals, Span, TracedRun
@@ -380,7 +380,7 @@ class _FirstProblem(logging.Handler):
 def _tracer(batch: _Batch, sampler: Sampler | None) -> Tracer:
     provider = TracerProvider(sampler, _resource(), shutdown_on_exit=False)
     provider.add_span_processor(batch)
-    return provider.get_tracer("paragent", version("paragent"))
+    return provider.get_tracer("paragent", __version__)
 
 
 def _sampler() -> Sampler | None:
@@ -395,7 +395,7 @@ def _session_sampler() -> Sampler | None:
 
 def _resource() -> Resource:
     """Return the description of this process; the standard variables have priority."""
-    own = Resource.create({"service.name": "paragent", "service.version": version("paragent")})
+    own = Resource.create({"service.name": "paragent", "service.version": __version__})
     return own.merge(OTELResourceDetector().detect())
 
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paragent.errors import UsageError
+
 if TYPE_CHECKING:
     from paragent.tasks import BenchmarkTask
 
@@ -43,8 +45,8 @@ class Scorer(ABC):
     """Whether the scorer compares answers with the reference answers of the task, so that a task without one has no score."""
 
     def __init__(self, ask: Ask | None = None) -> None:
-        self.ask = ask
-        """A function that asks the judge model; None without one."""
+        self.ask: Ask = ask if ask is not None else _no_judge
+        """A function that asks the judge model; without one, it raises `UsageError`."""
 
     @abstractmethod
     async def score(self, task: BenchmarkTask, answer: str) -> Score:
@@ -56,3 +58,9 @@ class Scorer(ABC):
 
     async def close(self) -> None:  # noqa: B027 - most scorers hold no resources
         """Release resources. Idempotent."""
+
+
+async def _no_judge(messages: Sequence[Mapping[str, Any]]) -> str:  # noqa: ARG001 - the signature of a judge
+    raise UsageError(
+        "there is no judge model: set `needs_model = True` in the scorer's class and name one with --judge-model"
+    )

@@ -41,7 +41,6 @@ class LlmJudge(Scorer):
             return Score(None, "the task has no reference answer")
         if not answer.strip():
             return Score(0.0, "there is no answer")
-        assert self.ask is not None, "open_scorer requires a model for this scorer"
         case = {"question": task.question, "references": task.references, "answer": answer[-_LONGEST:]}
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": _RULES},
@@ -56,7 +55,9 @@ class LlmJudge(Scorer):
                 {"role": "assistant", "content": reply},
                 {"role": "user", "content": 'Reply with the JSON object {"reasoning": ..., "correct": ...} alone.'},
             ]
-        raise EnvironmentFailed(f"the judge returned no verdict in {_TRIES} replies; the last was {reply[:200]!r}")
+        raise EnvironmentFailed(
+            f"the judge returned no verdict in {_TRIES} replies: expected JSON with `correct`, the last was {reply[:200]!r}"
+        )
 
 
 def _verdict(reply: str) -> Score | None:

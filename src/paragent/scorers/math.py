@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paragent.scorers.base import Ask
     from paragent.tasks import BenchmarkTask
 
-__all__ = ["Mathematics", "equal", "load"]
+__all__ = ["Mathematics", "compare", "load"]
 
 require("math_verify")
 
@@ -56,10 +56,10 @@ class Mathematics(Scorer):
         if not task.references:
             return Score(None, "the task has no reference answer")
         try:
-            equal = await self._children.call("equal", list(task.references), answer[-_LONGEST:], limit=_LIMIT)
+            value, note = await self._children.call("compare", list(task.references), answer[-_LONGEST:], limit=_LIMIT)
         except CallFailed as error:
             return Score(0.0, f"the answer cannot be compared: {error}")
-        return Score(float(equal))
+        return Score(value, note)
 
     async def close(self) -> None:
         await self._children.close()
@@ -69,6 +69,8 @@ class Mathematics(Scorer):
 
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b.*\s|\n")
 """Words other than LaTeX commands, with something after them."""
+_NOTED = 200
+"""Characters of an answer in the note of its score."""
 
 
 def load() -> None:
@@ -84,15 +86,19 @@ def load() -> None:
     math_verify.verify(half, half, timeout_seconds=None)
 
 
-def equal(references: list[str], answer: str) -> bool:
-    """Return whether the final answer in a message equals one of the references."""
+def compare(references: list[str], answer: str) -> tuple[float, str]:
+    """Return 1 if the final answer in a message equals one of the references, otherwise 0 and what was read as the answer."""
     import math_verify
 
     final = final_answer(answer)
     if final in references:
-        return True
+        return 1.0, ""
     ours = _parse(final, answer)
-    return any(math_verify.verify(_parse(final_answer(one), one), ours) for one in references)
+    if any(math_verify.verify(_parse(final_answer(one), one), ours) for one in references):
+        return 1.0, ""
+    if all(isinstance(one, str) for one in ours):  # math-verify returns a text that is no formula as it is
+        return 0.0, "no number or formula was found in the answer"
+    return 0.0, f"the answer was read as {str(ours[-1])[:_NOTED]}"
 
 
 def _parse(final: str, message: str) -> Any:

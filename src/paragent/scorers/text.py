@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import string
@@ -185,6 +186,8 @@ class Contains(_TextScorer):
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(?:\.\d+|(?<=\d)\.?)(?:e[-+]?\d+)?(?![\d])", re.IGNORECASE
 )
+_LATEX_FRACTION = re.compile(r"([-+]?)\\[cdt]?frac *(?:\{([^{}]*)\}|(\d)) *(?:\{([^{}]*)\}|(\d))")
+"""TeX reads `\frac13` as 1/3: an argument without braces is one digit."""
 _LONGEST = 2_000
 """Characters of a final answer in which the last number is searched; the time grows with the square of this."""
 _TOLERANCE = 1e-6
@@ -192,9 +195,21 @@ _TOLERANCE = 1e-6
 
 
 def final_number(text: str) -> float | None:
-    """Return the last number in the final answer of a text; None if there is none."""
-    found = [match[0] for match in _NUMBER.finditer(final_answer(text)[-_LONGEST:]) if any(map(str.isdigit, match[0]))]
-    return float(found[-1].replace(",", "")) if found else None
+    r"""Return the last number in the final answer of a text, or None; each of `7/15`, `-\frac{7}{15}` and `2 7/15` is one."""
+    answer = _LATEX_FRACTION.sub(r" \1\2\3/\4\5 ", final_answer(text)[-_LONGEST:])
+    found = [match for match in _NUMBER.finditer(answer) if any(map(str.isdigit, match[0]))]
+    numbers = [_float(match[0]) for match in found]
+    gaps = [answer[one.end() : other.start()].strip(" ") for one, other in itertools.pairwise(found)]
+    if gaps[-1:] != ["/"] or gaps[-2:-1] == ["/"] or not numbers[-1]:  # dates have two slashes
+        return numbers[-1] if numbers else None
+    fraction = numbers[-2] / numbers[-1]
+    if gaps[-2:-1] == [""] and numbers[-3].is_integer() and 0 < fraction < 1:
+        return numbers[-3] + math.copysign(fraction, numbers[-3])
+    return fraction
+
+
+def _float(digits: str) -> float:
+    return float(digits.replace(",", ""))
 
 
 def same_number(answer: str, reference: str) -> bool:

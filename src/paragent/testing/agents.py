@@ -27,6 +27,7 @@ __all__ = [
     "answer_that_hides_its_attributes",
     "answer_with_a_lock",
     "answer_with_errors",
+    "block_briefly",
     "block_the_loop",
     "clean_up_when_cancelled",
     "die_once",
@@ -120,6 +121,12 @@ def fail_until(given: tuple[str, int]) -> int:
 
 def sleep(seconds: float) -> float:
     """Block a thread."""
+    time.sleep(seconds)
+    return seconds
+
+
+async def block_briefly(seconds: float) -> float:
+    """Block the event loop for some seconds."""
     time.sleep(seconds)
     return seconds
 

@@ -256,6 +256,14 @@ class EngineContract:
         assert all(response.success for response in responses.values()), responses
         assert responses["10"].queue_time > 2.5
 
+    def test_a_limit_counts_from_the_start_of_the_code(self) -> None:
+        """The first task lets the others start a moment later than they were sent."""
+        late = [Task(60.0, agents.nap, id=str(i), timeout=0.6) for i in range(3)]
+        responses = self.run_warm(Task(0.3, agents.block_briefly, id="first"), *late)
+        assert responses.pop("first").success
+        assert all(response.status is TaskStatus.TIMED_OUT for response in responses.values()), responses
+        assert all(response.time_cost >= 0.59 for response in responses.values()), responses
+
     def test_async_code_is_cancelled_and_cleans_up(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
         responses = self.run_warm(
@@ -509,6 +517,15 @@ class IsolationContract(EngineContract):
         assert (responses["once"].answer, responses["once"].executions) == ("survived", 2)
         assert all(response.success for response in responses.values())
 
+    def test_a_lost_worker_is_logged_and_its_cause_is_kept(self, tmp_path: Path, caplog: Any) -> None:
+        response = self.run(Task(str(tmp_path / "died"), agents.die_once, id="once", max_retries=1))["once"]
+        assert (response.success, response.executions, response.error) == (True, 2, None)
+        [cause] = response.earlier_errors
+        assert (cause.type, cause.retryable) == ("WorkerLost", True)
+        [record] = [one for one in caplog.records if one.name == "paragent" and one.levelname == "WARNING"]
+        assert record.getMessage().startswith("lost a worker: ")
+        assert cause.message in record.getMessage()
+
     def test_a_task_that_kills_its_workers_is_lost_and_no_other_task(self) -> None:
         others = [Task(0.05, agents.nap if i % 2 else agents.sleep, id=str(i)) for i in range(30)]
         responses = self.run(*others[:15], Task(3, agents.exit_at_once, id="killer", max_retries=1), *others[15:])
@@ -599,7 +616,7 @@ def comparable(response: TaskResponse) -> dict[str, Any]:
     location = response.worker
     for name in ("time_cost", "worker", "trace_id"):
         fields[name] = bool(fields[name])
-    del fields["queue_time"]
+    del fields["queue_time"], fields["earlier_errors"]
     for holder, name in ((fields, "msg"), (fields["error"] or {}, "message")):
         if name in holder:
             text = holder[name].replace(location, "<location>") if location else holder[name]
