@@ -59,8 +59,7 @@ def test_without_a_command_the_commands_are_listed(
 def test_without_a_command_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of([]) == 2
     examples, _, rest = capsys.readouterr().err.partition("examples:\n")[2].partition("\n\n")
-    assert "/tutorials/tasks/" in rest
-    assert "/tutorials/remote_agents/" in rest
+    assert "  paragent docs tutorials/tasks\n  paragent docs tutorials/remote_agents\n" in rest
     assert "paragent demo" in examples
     assert "paragent agent-server" in examples
     for line in examples.splitlines():
@@ -124,7 +123,7 @@ def test_rollout_without_arguments_shows_examples(
     shown = capsys.readouterr().err
     commands = [line.split() for line in shown.splitlines() if line.startswith("    paragent ")]
     assert [command[command.index("--mode") + 1] for command in commands] == ["math", "math", "osworld"]
-    assert shown.endswith("/guide/rollouts/\n")
+    assert shown.endswith("Guide: paragent docs guide/rollouts\n")
     assert main([*commands[0][1:], "--dry-run"]) == 0  # it works as it is, with the installed package
     assert "nothing was started" in capsys.readouterr().out
 

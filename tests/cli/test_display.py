@@ -59,6 +59,12 @@ def test_the_line_shows_the_progress() -> None:
         assert words in said, said
 
 
+def test_the_line_says_waiting_once() -> None:
+    made = progress()
+    made.live.rollouts[0] = LiveRollout("d", "waiting for a machine", 2.0, None, 60.0)
+    assert "2 active (2 waiting: for a machine)" in progress_line(made)
+
+
 def test_lines_print_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
     made, lines = progress(), ProgressLines()
     error = "EndpointDown: the endpoint failed {} times for one turn. Check that it runs"

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from paragent._installation import install_command
 from paragent.cli import main
 from paragent.cli.doctor import purpose_names
-from paragent.cli.doctor.cures import install_extras, install_programs, known_to_apt, missing_packages, user_extras
+from paragent.cli.doctor.cures import install_programs, known_to_apt, missing_packages, user_extras
 from paragent.cli.doctor.findings import Finding
 from paragent.cli.doctor.host import describe_host
 from paragent.cli.doctor.probes import PROBES, run_probes
@@ -267,7 +268,7 @@ def test_one_command_cures_everything(programs: Path) -> None:
         "Chromium": Finding(subject="Chromium", works=False, detail="no Chromium", programs=("chromium",)),
     }
     cure = judge(PURPOSES["web"], missing).cure
-    assert cure.removeprefix("sudo ") == "dnf install -y chromium && pip install 'paragent[web]'"
+    assert cure.removeprefix("sudo ") == f"dnf install -y chromium && {install_command(['web'])}"
 
 
 # --- cures ------------------------------------------------------------------------------------------------------------
@@ -322,7 +323,6 @@ def test_packages_are_missing_or_too_old() -> None:
     old, missing = missing_packages(wanted)
     assert old.startswith("pytest>=9999 (")
     assert missing == "no-such-package"
-    assert install_extras(["web", "rag", "web"]) == "pip install 'paragent[rag,web]'"
 
 
 def test_an_extra_contains_the_packages_of_the_extras_that_it_includes() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from paragent._installation import install_command
 from paragent.cli import main
+from paragent.errors import MissingExtra
 from paragent.testing import OpenAIServer, Script
 from tests.children import BoundedPopen
 
@@ -71,6 +73,20 @@ def test_the_files_have_the_names_of_the_project(capsys: pytest.CaptureFixture[s
     assert "cd web-shop\n" in printed
     assert "web_shop/agent.py" in printed
     assert "paragent rollout --config rollout.toml" in printed
+
+
+def test_the_command_that_installs_the_view_is_named_if_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise MissingExtra("`paragent view`", "view", "uvicorn")
+
+    project()
+    assert "pip install -e" not in (complete := capsys.readouterr().out)
+    assert "look at the results in a browser\n" in complete
+    monkeypatch.setattr("paragent.cli.init.check_installed", missing)
+    project("other-shop")
+    assert f"look at the results in a browser; needs: {install_command(['view'])}\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from paragent.cli.docs.files import document_files
 from tests.children import BoundedPopen
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
@@ -111,11 +112,18 @@ def pages() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in (ROOT / BUNDLE).rglob("*") if path.is_file()}
 
 
+def documents() -> set[str]:
+    """Return the files of the documentation in the package."""
+    return {f"src/paragent/cli/docs/pages/{name}" for name in set(document_files(ROOT)) & tracked()}
+
+
 def test_the_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     information = {name for name in names if name.startswith(f"paragent-{VERSION}.dist-info/")}
-    assert names - information == {name.removeprefix("src/") for name in tracked("src") | pages()}
+    assert names - information == {
+        name.removeprefix("src/") for name in tracked("src/paragent") | pages() | documents()
+    }
     assert f"paragent-{VERSION}.dist-info/licenses/LICENSE" in information
     assert "paragent/view/bundle/licenses.md" in names  # of the packages that the pages contain
 
@@ -125,7 +133,8 @@ def test_the_sdist_has_the_package_and_what_its_build_needs(sdist: Path) -> None
         names = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
     generated = {name for name in names if name.startswith("src/paragent.egg-info/")} | {"PKG-INFO", "setup.cfg"}
     files = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml"}
-    assert names - generated == tracked("src") | pages() | files | {"setup.py", "web/build_backend.py"}
+    package = tracked("src/paragent") | pages() | documents()
+    assert names - generated == package | files | {"setup.py", "web/build_backend.py"}
 
 
 def test_all_files_name_the_same_version(sdist: Path, wheel: Path, metadata: Message) -> None:
@@ -157,21 +166,20 @@ def test_the_description_has_no_relative_links(metadata: Message) -> None:
 
 
 def first_commands() -> tuple[str, str]:
-    """Return the first two commands of the README: the installation, and the command that shows something."""
-    block = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    install, command = block[1].splitlines()
+    """Return the commands of the README for an environment of the user: the installation, and the first use."""
+    _, block, *_ = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    install, command = block.splitlines()
     return install, command
 
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the programs of an environment in which only the first command of the README was executed."""
+    """Return the folder of the programs of an environment in which only the README's installation was executed."""
     folder = tmp_path_factory.mktemp("environment")
     *_, requirement = shlex.split(first_commands()[0])
-    assert requirement == "paragent[demo]"
+    assert requirement == ".[demo]"
     output([PROGRAMS / "uv", "venv", "--python", sys.executable, folder / "venv"], folder)
-    install(requirement.replace("paragent", str(wheel), 1), folder / "venv" / "bin")
+    install(requirement.replace(".", str(wheel), 1), folder / "venv" / "bin")
     return folder / "venv" / "bin"
 
 

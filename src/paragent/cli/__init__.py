@@ -16,6 +16,7 @@ from paragent.cli import (
     completion,
     control,
     demo,
+    docs,
     doctor,
     env,
     init,
@@ -40,6 +41,7 @@ _COMMANDS = (
     demo,
     init,
     doctor,
+    docs,
     rollout,
     control,
     runs,
@@ -61,10 +63,11 @@ _EXAMPLES = """examples:
   paragent rollout --mode math --data sample --model demo    run a small benchmark, without a key
   paragent view                                              look at the results in a browser
   paragent agent-server --port 12010                         run remote agents of other programs on this host
+  paragent docs                                              read the documentation, offline
 
 Tasks and remote agents are written in Python; the tutorials begin with a few lines:
-  https://paragent.github.io/paragent/tutorials/tasks/
-  https://paragent.github.io/paragent/tutorials/remote_agents/
+  paragent docs tutorials/tasks
+  paragent docs tutorials/remote_agents
 
 `paragent COMMAND --help` describes a command."""
 
@@ -139,7 +142,7 @@ class _Version(argparse.Action):
     """Prints the version. It is looked up only here, because that takes longer than parsing the command line."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from paragent._internal.version import __version__
 
-        print(f"paragent {version('paragent')}")
+        print(f"paragent {__version__}")
         parser.exit()

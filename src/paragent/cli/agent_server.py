@@ -62,14 +62,14 @@ def add(subparsers: Subparsers) -> None:
     server.add_argument(
         "--peer-ca",
         metavar="FILE",
-        help="PEM file: CA of other agent servers from which this server fetches results (default: --tls-ca)",
+        help="PEM file: CA of other agent servers, to fetch results from them and to call their agents (default: --tls-ca)",
     )
     server.add_argument(
         "--trusted-server",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="with --module: another agent server on which agents of this server may create agents; may be repeated",
+        help="with --module: another agent server on which agents of this server may create and call agents; may be repeated",
     )
     server.add_argument(
         "--lease",
@@ -77,6 +77,14 @@ def add(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         default=10.0,
         help="free the agents of a disconnected client after this time (default: 10)",
+    )
+    server.add_argument(
+        "--reconnect-timeout",
+        type=float,
+        metavar="SECONDS",
+        default=1.0,
+        help="with --module: let agents of this server wait this long for other agent servers that do not answer, when they call "
+        "agents whose proxies clients passed to them (default: 1)",
     )
     server.set_defaults(run=run)
     agents = add_command(subparsers, "agents", "list the agents of a running agent server")
@@ -113,14 +121,10 @@ def run(options: argparse.Namespace) -> int:
         trusted_servers=options.trusted_server,
         accept_state=options.accept_state or None,
         lease=options.lease,
+        reconnect_timeout=options.reconnect_timeout,
     )
-    offered = ", ".join(sorted(cls.__name__ for cls in classes)) if classes else "all classes that clients send"
     with launcher.stopping_at_signals():
         launcher.launch(in_subprocess=False)
-        print(
-            f"agent server at {launcher.address}: accepts {offered}; clients need the token; Ctrl-C stops it",
-            flush=True,
-        )
         launcher.wait_until_terminate()
     return 0
 
@@ -187,15 +191,18 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _agents_table(status: AgentServerStatus) -> Any:
-    from rich.markup import escape
     from rich.table import Table
+
+    from paragent.cli.tables import escape
 
     table = Table()
     numbers = ("queue", "running", "served", "failed", "seconds")
-    for column in ("id", "name", "class", "state", *numbers, "client"):
+    errors = ("error",) if any(agent.error for agent in status.listed) else ()
+    for column in ("id", "name", "class", "state", *errors, *numbers, "client"):
         table.add_column(column, justify="right" if column in numbers else "left")
     for agent in status.listed:
         figures = [f"{number:,}" for number in (agent.queued, agent.running, agent.calls, agent.failed)]
-        texts = (agent.id, agent.name, agent.kind, agent.state, *figures, f"{agent.seconds:,.1f}", agent.client)
+        state = (agent.state, agent.error) if errors else (agent.state,)
+        texts = (agent.id, agent.name, agent.kind, *state, *figures, f"{agent.seconds:,.1f}", agent.client)
         table.add_row(*map(escape, texts))
     return table

@@ -111,6 +111,10 @@ def _values(*, prefix: str, action: argparse.Action, parsed_args: argparse.Names
         names += [image.name for image in images() if image.part_of is None]
     elif action.dest == "data":
         names.append("sample")
+    elif action.dest == "topic":
+        from paragent.cli.docs import page_names
+
+        names += page_names()
     elif action.dest == "names":
         from paragent.cli.doctor import purpose_names
 

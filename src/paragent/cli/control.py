@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.cli.options import add_command, run_folder
-from paragent.cli.tables import console, number, plain_table, score_text
+from paragent.cli.tables import console, escape, number, plain_table, score_text
 from paragent.errors import RunNotLive
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ def _status(path: Path, *, as_json: bool) -> int:
 
 
 def _print(live: LiveRun) -> None:
-    from rich.markup import escape
-
     from paragent.cli.display import duration
     from paragent.rollout.budgets import described
 
@@ -138,8 +136,6 @@ def _print(live: LiveRun) -> None:
 
 
 def _rollouts(live: LiveRun) -> Any:
-    from rich.markup import escape
-
     from paragent.cli.display import duration
 
     table = plain_table("", "rollout", "activity", "for", "work", "worker", "machine")
@@ -150,8 +146,6 @@ def _rollouts(live: LiveRun) -> Any:
 
 
 def _machines(live: LiveRun) -> Any:
-    from rich.markup import escape
-
     from paragent.cli.display import duration
 
     table = plain_table("", "machine", "state", "for", "holder", "resets", "failure")

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from paragent.store import Summary
     from paragent.tasks import TaskResponse
 
-__all__ = ["DOCUMENTATION", "add"]
+__all__ = ["add"]
 
-DOCUMENTATION = "https://paragent.github.io/paragent/"
 _COLOURS = {
     TaskStatus.SUCCEEDED: "green",
     TaskStatus.FAILED: "red",
@@ -126,7 +125,7 @@ def _show_missing(console: Console, missing: dict[str, UsageError]) -> None:
 def _cure(part: str, problem: UsageError) -> str:
     """Return a problem and its cure in one line."""
     if isinstance(problem, MissingExtra):
-        return f"needs an extra; pip install 'paragent[{problem.extra}]'"
+        return f"needs an extra; {problem.command}"
     if isinstance(problem, MissingProgram) and part in _PROGRAMS:
         return f"{problem.problem}; install the package {_PROGRAMS[part]}"
     return " ".join(str(problem).split())
@@ -144,7 +143,7 @@ def _show_next(console: Console, options: argparse.Namespace) -> None:
         steps[f"{program} compare {low} {high}"] = "compare two of the runs"
     steps[f"{program} init my-project"] = "make a project of your own"
     steps[f"{program} doctor"] = "see what this machine can run"
-    steps[DOCUMENTATION] = "read the documentation"
+    steps[f"{program} docs"] = "read the documentation"
     width = max(map(len, steps))
     console.print("\n[bold]Next[/]")
     for step, purpose in steps.items():
@@ -232,8 +231,9 @@ def _response_table(responses: dict[str, TaskResponse], seconds: float) -> Any:
 
 
 def _failure_table(responses: dict[str, TaskResponse]) -> Any:
-    from rich.markup import escape
     from rich.table import Table
+
+    from paragent.cli.tables import escape
 
     table = Table(title="failures", title_justify="left")
     for heading in ("tasks", "status", "message of the first"):

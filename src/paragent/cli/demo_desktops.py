@@ -38,7 +38,7 @@ def show_desktops(console: Console, folder: Path) -> dict[str, UsageError]:
     Returns:
         What cannot run on this host, and why.
     """
-    from rich.markup import escape
+    from paragent.cli.tables import escape
 
     try:
         require_extra("the desktops of the demo", extra="osworld,qemu", package="bs4")
@@ -92,9 +92,7 @@ def _run_desktops(folder: Path, provider: str, settings: dict[str, Any]) -> Any:
 
 
 def _show_results(console: Console, run: Path, provider: str, summary: Any) -> None:
-    from rich.markup import escape
-
-    from paragent.cli.tables import number, plain_table
+    from paragent.cli.tables import escape, number, plain_table
     from paragent.store import JOURNAL_FILE, Journal, images_folder
 
     with Journal(run / JOURNAL_FILE, read_only=True) as journal:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from paragent.cli.tables import console, number, plain_table, score_text
+from paragent.cli.tables import console, escape, number, plain_table, score_text
 from paragent.rollout.budgets import described
 from paragent.rollout.live_status import RunState
 from paragent.store.failures import normalised_message
@@ -110,7 +110,6 @@ def progress_line(progress: RolloutProgress) -> str:
 def progress_view(progress: RolloutProgress) -> Any:
     """Return the progress for a terminal."""
     from rich.console import Group
-    from rich.markup import escape
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -133,7 +132,7 @@ def progress_view(progress: RolloutProgress) -> Any:
         facts += f"   {progress.cut} cut"
     if progress.cancelled:
         facts += f"   {progress.cancelled} cancelled"
-    parts: list[Any] = [head, Text.from_markup(facts)]
+    parts: list[Any] = [head, Text.from_markup(facts, emoji=False)]
     resources = [_machines(progress)] if progress.machines else []
     resources += [_requests(progress)] if progress.live.request_limit else []
     resources += [f"budget: {described(budget)}" for budget in progress.budgets]
@@ -142,7 +141,7 @@ def progress_view(progress: RolloutProgress) -> Any:
     if progress.failures:
         failures = progress.failures.most_common()
         kinds = "   ".join(f"{kind} {count}{_reason(progress, kind)}" for kind, count in failures)
-        parts.append(Text.from_markup(f"[red]failed[/] {escape(kinds)}"))
+        parts.append(Text.from_markup(f"[red]failed[/] {escape(kinds)}", emoji=False))
     if progress.live.rollouts:
         parts.append(_slowest(progress))
     if progress.note:
@@ -164,7 +163,7 @@ def _waits(progress: RolloutProgress) -> str:
         return ""
     [(most, _)] = waits.most_common(1)
     longest = max((rollout.until or 0.0 for rollout in rollouts if rollout.activity == most), default=0.0)
-    return f" ({waits.total()} waiting: {_activity(most, longest or None)})"
+    return f" ({waits.total()} waiting: {_activity(most, longest or None).removeprefix('waiting ')})"
 
 
 def _reason(progress: RolloutProgress, kind: str) -> str:
@@ -172,8 +171,6 @@ def _reason(progress: RolloutProgress, kind: str) -> str:
 
 
 def _slowest(progress: RolloutProgress) -> Any:
-    from rich.markup import escape
-
     table = plain_table("", "slowest", "activity", "for", "work")
     for rollout in progress.live.rollouts[:_SLOWEST]:
         colour = "yellow" if _is_wait(rollout.activity) else "cyan"

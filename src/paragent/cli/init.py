@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paragent.cli.options import add_command
-from paragent.errors import ConfigError
+from paragent.cli.view import check_installed
+from paragent.errors import ConfigError, MissingExtra, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -118,8 +119,9 @@ def _print_next(path: Path, name: str, module: str) -> None:
     files = {_renamed(file, name, module): contents for file, contents in _CONTENTS.items()}
     commands = {
         "paragent rollout --config rollout.toml": "run all tasks; needs no API key",
-        "paragent view": "look at the results in a browser",
+        "paragent view": f"look at the results in a browser{_missing_view()}",
         "pip install pytest && pytest": "run the tests",
+        "paragent docs howto/own_environment": "read how an environment works",
     }
     width = max(map(len, [*files, *commands]))
     out.print(f"Created the project {name}:", markup=False, soft_wrap=True)
@@ -130,3 +132,12 @@ def _print_next(path: Path, name: str, module: str) -> None:
         out.print(f"  cd {shlex.quote(str(path))}", markup=False, soft_wrap=True)
     for command, purpose in commands.items():
         out.print(f"  {command:<{width}}   {purpose}", markup=False, soft_wrap=True)
+
+
+def _missing_view() -> str:
+    """Return the command that installs the packages of `paragent view`, to be put after its purpose; empty if they are there."""
+    try:
+        check_installed()
+    except UsageError as error:  # the other one: the pages of a clone are not built
+        return f"; needs: {error.command}" if isinstance(error, MissingExtra) else ""
+    return ""

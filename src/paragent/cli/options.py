@@ -143,7 +143,11 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("TLS")
     group.add_argument("--tls-cert", metavar="FILE", help="PEM file: own certificate")
     group.add_argument("--tls-key", metavar="FILE", help="PEM file: private key of --tls-cert")
-    group.add_argument("--tls-ca", metavar="FILE", help="PEM file: CA that signed the peer's certificate")
+    group.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="PEM file: CA that signed the peer's certificate; of a server: clients need a certificate that it signed",
+    )
     group.add_argument(
         "--tls-server-name", metavar="NAME", help="name in the server's certificate, if it differs from the host"
     )

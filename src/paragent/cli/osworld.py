@@ -83,9 +83,7 @@ def _task_as_json(task: TaskNeeds) -> dict[str, Any]:
 
 
 def _show(coverage: Coverage, *, each: bool) -> None:
-    from rich.markup import escape
-
-    from paragent.cli.tables import console, plain_table
+    from paragent.cli.tables import console, escape, plain_table
 
     shown = console()
     if each:

@@ -159,8 +159,9 @@ def _log(options: argparse.Namespace) -> int:
 
 
 def _table(status: PoolStatus) -> Any:
-    from rich.markup import escape
     from rich.table import Table
+
+    from paragent.cli.tables import escape
 
     note = f", failed: {status.failure}" if status.failure else ", draining" if status.draining else ""
     machines, spares = counted(status.size, "machine"), counted(status.spares, "spare")

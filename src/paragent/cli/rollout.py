@@ -56,8 +56,7 @@ _EXAMPLES = """paragent rollout: nothing was run, because no tasks are given. Th
     paragent rollout --mode osworld --data test_all.json --path-to-vm Ubuntu.qcow2 --model gpt-4.1 --num-rollouts 8 \\
         --use-vm-pool --num-vms 4
 
-All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide:
-https://paragent.github.io/paragent/guide/rollouts/"""
+All flags: paragent rollout --help. What this machine can run: paragent doctor. Guide: paragent docs guide/rollouts"""
 
 _NO_ANSWERS = (
     "paragent: no task has an expected answer, so nothing is scored: its key is answer, ground_truth or expected, or the one "
@@ -225,12 +224,12 @@ def _run(plan: RolloutPlan, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"run": plan.path.name, "path": str(plan.path), **summary.as_json()}))
     else:
-        console().print(summary_table(plan.path.name, summary))
+        console().print(summary_table(plan.path, summary, plan.metric))
         print(f"{plan.path}: results.jsonl, summary.json, trajectories")
         print(f"Show them: paragent show {plan.path}, or in a browser: paragent view {plan.path}")
     _print_unsent(session)
     silent = _print_hints(plan, summary)
-    return _exit_status(summary, session.stopped, command, session.used_up) or int(silent and not summary.mean)
+    return _exit_status(plan, summary, session.stopped, command, session.used_up) or int(silent and not summary.mean)
 
 
 def _print_hints(plan: RolloutPlan, summary: Summary) -> bool:
@@ -261,7 +260,7 @@ def _done(session: RolloutSession) -> str:
     return f"{session.progress.done:,} of {counted(session.progress.total, 'rollout')} done"
 
 
-def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudget | None) -> int:
+def _exit_status(plan: RolloutPlan, summary: Summary, stopped: str, command: str, used_up: LiveBudget | None) -> int:
     """Print what is missing; return 0 if nothing is, else 1."""
     from paragent.store import RolloutStatus
 
@@ -273,11 +272,12 @@ def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudg
     if stopped and (summary.pending or used_up is None):  # a budget may be used up by the last rollouts
         problems.append(f"stopped early: {stopped}")
     if failed:
-        counts = ", ".join(f"{count:,} {status}" for status, count in failed.items())
+        zero = " (counted as 0)"
+        counts = ", ".join(f"{count:,} {status}{zero * status.measured}" for status, count in failed.items())
         problems.append(f"{counted(sum(failed.values()), 'rollout')} without a score: {counts}{reason}")
     if unscored := summary.statuses[RolloutStatus.UNSCORED]:
         problems.append(
-            f"the scorer failed for {counted(unscored, 'answer')}{reason}; `paragent rescore` scores them without another rollout"
+            f"the scorer failed for {counted(unscored, 'answer')}{reason}; {_scoring_again(plan, unscored)}"
         )
     if summary.unscored > unscored:
         completed = f"{counted(summary.unscored - unscored, 'rollout')} completed without a score"
@@ -296,6 +296,16 @@ def _exit_status(summary: Summary, stopped: str, command: str, used_up: LiveBudg
             purpose += f" {change}"
         print(f"{purpose}:\n  {again}", file=sys.stderr)
     return int(bool(failed or summary.pending or summary.unscored or summary.out_of_turns))
+
+
+def _scoring_again(plan: RolloutPlan, unscored: int) -> str:
+    """Return how answers get their score whose scorer failed."""
+    from paragent.scorers import SCORERS
+
+    if ":" not in plan.metric and plan.metric not in SCORERS.names():  # the environment scores them
+        return f"`--retry-failed` executes {'its rollout' if unscored == 1 else 'their rollouts'} again"
+    command = f"`paragent rescore {shlex.quote(str(plan.path))}`"
+    return f"{command} scores {'it' if unscored == 1 else 'them'} without another rollout"
 
 
 def _dry_run(plan: RolloutPlan) -> int:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import time
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.cli.options import add_command, run_folder
-from paragent.cli.tables import COLOURS, console, interval_text, number, plain_table, summary_table
+from paragent.cli.tables import (
+    COLOURS,
+    console,
+    escape,
+    fitted_table,
+    interval_text,
+    number,
+    read_config,
+    summary_table,
+)
 from paragent.errors import UsageError
 from paragent.store import ATTEMPTS, JOURNAL_FILE, METRIC, RolloutStatus, task_scores
+from paragent.store.summary import SOLVED
 from paragent.tasks import CUT_ENDINGS
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from rich.console import Console
 
     from paragent.cli.options import Subparsers
+    from paragent.models import ModelSettings
+    from paragent.rollout.rescore import JudgeUsage
     from paragent.store import Journal, RolloutResult
     from paragent.store.formats.conversations import BranchMessages
     from paragent.tasks import BenchmarkTask
@@ -29,13 +45,19 @@ __all__ = ["add"]
 
 _LISTED = 20
 """Results that `show` lists by default, and changed tasks that `compare` lists."""
+_MATCHES = 10
+"""Tasks that `show` names if several begin with the given characters."""
+_UNSCORED = 5
+"""Answers that `rescore` names for each reason why they have no score."""
 _FOLDERS = 3
 """Subfolders that `runs` names."""
 _LONGEST_TEXT = 20_000
 """Characters of one text that `show` prints: about 250 lines."""
-_TEXT_WIDTH = 60
-_QUESTION_WIDTH = 30
-"""Characters of a question in tables: the ids of tasks without one say nothing to a reader."""
+_ERROR_WIDTH, _ANSWER_WIDTH, _REFERENCE_WIDTH, _QUESTION_WIDTH = 60, 40, 16, 24
+"""Characters of texts in the table of `show`: its rows with an answer have room in 140 columns."""
+_HEADINGS = ("task", "question", "status", "score", "turns", "work", "reference", "answer or error")
+_COMPARED_WIDTH = 30
+"""Characters of a question in the table of `compare`: the ids of tasks without one say nothing to a reader."""
 _DIFFERENT_TASKS = "no task of one has the question and the reference answer of a task of the other"
 
 
@@ -57,12 +79,16 @@ def _add_reading_commands(subparsers: Subparsers) -> None:
     show = add_command(subparsers, "show", "show a run, or all messages of one rollout")
     _add_run_argument(show)
     show.add_argument(
-        "task", nargs="?", metavar="TASK", help="id of the task whose rollout to show; TASK#2 is its second attempt"
+        "task",
+        nargs="?",
+        metavar="TASK",
+        help="id of the task whose rollout to show, or its beginning; TASK#2 is its second attempt",
     )
     show.add_argument("--attempt", type=int, metavar="N", default=1, help="the attempt to show (default: 1)")
     show.add_argument("--status", choices=list(map(str, RolloutStatus)), help="list only results with this status")
     cut = "list only results whose last reply was cut at the limit of tokens, or whose context was full"
     show.add_argument("--cut", action="store_true", help=cut)
+    show.add_argument("--wrong", action="store_true", help="list only completed results with a score of 0")
     limit = f"maximum number of results (default: {_LISTED})"
     show.add_argument("--limit", type=int, metavar="N", default=_LISTED, help=limit)
     show.set_defaults(run=_show)
@@ -89,10 +115,14 @@ def _add_format_commands(subparsers: Subparsers) -> None:
 
 
 def _add_score_commands(subparsers: Subparsers) -> None:
-    rescore = add_command(subparsers, "rescore", "score the answers of a run with another scorer")
+    rescore = add_command(
+        subparsers, "rescore", "score the answers of a run with another scorer, or again after it failed"
+    )
     _add_run_argument(rescore)
-    rescore.add_argument("--metric", metavar="NAME", required=True, help="the scorer: a name, or MODULE:CLASS")
-    rescore.add_argument("--judge-model", metavar="NAME", help="model for `--metric llm_judge`")
+    metric = "the scorer: a name, or MODULE:CLASS (default: the run's, only for the answers for which it failed)"
+    rescore.add_argument("--metric", metavar="NAME", help=metric)
+    judge = "model for `--metric llm_judge` (default: the judge of the run)"
+    rescore.add_argument("--judge-model", metavar="NAME", help=judge)
     rescore.set_defaults(run=_rescore)
 
     compare = add_command(subparsers, "compare", "compare two runs of the same tasks")
@@ -124,55 +154,64 @@ def _attempts(journal: Journal) -> int:
 
 
 def _runs(options: argparse.Namespace) -> int:
-    from rich.markup import escape
-
-    from paragent.store import Journal, find_runs, summarise
+    from paragent.store import Journal, find_folders, find_runs, summarise
 
     folder = options.folder or options.output_dir
     found = find_runs(folder)
-    below = _folders_with_runs(folder)
+    below = find_folders(folder)
     if not found:
         print(f"no runs in {folder}; " + (_runs_below(below) or "`paragent runs DIR` lists those of another folder"))
         return 0
-    headings = ("run", "started", "model", "data", "done", "score", "failed", "cut", "tokens in / out", "time")
-    table = plain_table("", *headings)
-    table.columns[0].overflow = "fold"  # the name is an argument of other commands
+    rows: list[tuple[float, dict[str, str]]] = []
     for path in found:
         with Journal(path / JOURNAL_FILE, read_only=True) as journal:
             summary = summarise(journal, _attempts(journal))
             [(started,)] = journal.rows("SELECT min(started) FROM sessions")
-        model, data = _model_and_data(path)
-        table.add_row(
-            escape(path.name),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else "",
-            escape(model),
-            escape(data),
-            f"{summary.done}/{summary.rollouts}",
-            "none" if summary.mean is None else f"{summary.mean:.3f}",
-            str(sum(summary.failures.values())),
-            str(summary.cut),
-            f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}",
-            f"{summary.seconds:.0f} s",
-        )
-    console().print(table)
+            metric = journal.meta(METRIC)
+        config = read_config(path)
+        cells = {
+            "run": escape(path.name),
+            "started": _short_time(started) if started else "",
+            "model": escape(str(config.get("model") or "")),
+            "data": escape(Path(str(config.get("data") or "")).name),
+            "scorer": escape(metric or ""),
+            "done": f"{summary.done}/{summary.rollouts}",
+            "score": "none" if summary.mean is None else number(summary.mean),
+            "failed": str(sum(summary.failures.values())),
+            "cut": str(summary.cut),
+            "tokens": _compact(summary.prompt_tokens, summary.completion_tokens),
+            "time": f"{summary.seconds:.0f} s",
+        }
+        rows.append((started or 0.0, cells))
+    listed = [cells for _, cells in sorted(rows, key=lambda row: (row[0], row[1]["run"]))]
+    if all(cells["cut"] == "0" for cells in listed):
+        for cells in listed:
+            del cells["cut"]
+    out = console()
+    optional = ("time", "tokens", "started", "data", "scorer", "model")
+    out.print(fitted_table(out.width, listed, wrapped=("model", "data"), optional=optional))
     if below:
         print(_runs_below(below))
     return 0
 
 
-def _model_and_data(run: Path) -> tuple[str, str]:
-    """Return the model and the name of the data of a run, from its config.json; empty if they are unknown."""
-    try:
-        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-        return str(config.get("model") or ""), Path(str(config.get("data") or "")).name
-    except (OSError, ValueError, AttributeError):
-        return "", ""
+def _short_time(epoch: float) -> str:
+    """Return day and time, with the year if it is not this one."""
+    moment = time.localtime(epoch)
+    year = "" if moment.tm_year == time.localtime().tm_year else f" {moment.tm_year}"
+    return f"{moment.tm_mday} {time.strftime('%b', moment)}{year}, {time.strftime('%H:%M', moment)}"
 
 
-def _folders_with_runs(folder: Path) -> list[Path]:
-    """Return the subfolders that contain runs and are not runs themselves."""
-    found = {journal.parent.parent for journal in folder.glob(f"*/*/{JOURNAL_FILE}")}
-    return sorted(one for one in found if not (one / JOURNAL_FILE).exists())
+def _compact(*counts: int | None) -> str:
+    """Return a sum in three digits, such as `27.9K`."""
+    if None in counts:
+        return "unknown"
+    value = float(sum(count for count in counts if count is not None))
+    for unit in ("", "K", "M"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}G"
 
 
 def _runs_below(folders: list[Path]) -> str:
@@ -189,54 +228,91 @@ def _show(options: argparse.Namespace) -> int:
             return _show_rollout(journal, options.task, options.attempt)
         out = console()
         summary = summarise(journal, _attempts(journal))
-        out.print(summary_table(options.path.name, summary))
+        out.print(summary_table(journal.folder, summary, journal.meta(METRIC)))
         conditions, values = ["final = 1"], []
         if options.status is not None:
             conditions, values = [*conditions, "status = ?"], [options.status]
         if options.cut:
             conditions.append(f"ending IN ({', '.join('?' * len(CUT_ENDINGS))})")
             values += CUT_ENDINGS
+        if options.wrong:
+            conditions, values = [*conditions, "status = ? AND score <= 0"], [*values, RolloutStatus.COMPLETED]
         where = " AND ".join(conditions)
-        table = plain_table("", "task", "question", "status", "score", "turns", "work", "answer or error")
-        for count, result in enumerate(journal.results(where, values)):
-            if count == options.limit:
-                break
-            table.add_row(*_row(result, journal.task(result.task)))
-        out.print(table)
+        rows = []
+        ordered = (
+            f"SELECT number FROM results LEFT JOIN tasks ON id = task WHERE {where} ORDER BY position, attempt LIMIT ?"  # noqa: S608 - from above
+        )
+        for (row,) in journal.rows(ordered, [*values, options.limit]):
+            [result] = journal.results("number = ?", [row])
+            rows.append(dict(zip(_HEADINGS, _row(result, journal.task(result.task)), strict=True)))
+        if rows:
+            wrapped, optional = ("question", "reference", "answer or error"), ("question", "turns", "work", "reference")
+            out.print(fitted_table(out.width, rows, wrapped=wrapped, optional=optional))
+        else:
+            _print_no_results(options, summary.statuses)
         [(total,)] = journal.rows(f"SELECT count(*) FROM results WHERE {where}", values)  # noqa: S608 - from above
         if total > options.limit:
             out.print(f"{total - options.limit} more; show all with --limit {total}")
     return 0
 
 
-def _row(result: RolloutResult, task: BenchmarkTask | None) -> list[str]:
-    from rich.markup import escape
+def _print_no_results(options: argparse.Namespace, statuses: Mapping[str, int]) -> None:
+    """Print that no result was selected, and the commands that list failures if the user looked for wrong answers."""
+    kind = "wrong answers" if options.wrong else "cut replies" if options.cut else "results"
+    print(f"no {kind}" + (f" with the status {options.status}" if options.status else ""))
+    for status, count in statuses.items() if options.wrong and not options.status else ():
+        if count and status not in {RolloutStatus.COMPLETED, RolloutStatus.CANCELLED}:
+            print(f"{count:,} {status}; list them: paragent show {options.path} --status {shlex.quote(status)}")
 
+
+def _row(result: RolloutResult, task: BenchmarkTask | None) -> list[str]:
     cut = f"[{result.ending}] " if result.ending in CUT_ENDINGS else ""
-    text = cut + (result.error or result.answer or "")
-    colour = COLOURS[result.status]
+    text = (
+        _beginning(result.error.partition("\n")[0], _ERROR_WIDTH)
+        if result.error
+        else _end(_last_line(result.answer or ""), _ANSWER_WIDTH)
+    )
+    status, colour = _verdict(result)
     return [
         escape(result.label),
         _beginning(task.question if task else "", _QUESTION_WIDTH),
-        f"[{colour}]{result.status}[/]",
+        f"[{colour}]{status}[/]",
         number(result.score) if result.score is not None else "",
         str(result.turns),
         f"{result.seconds:.1f} s",
-        _beginning(text, _TEXT_WIDTH),
+        _end(" | ".join(map(_last_line, task.references)) if task else "", _REFERENCE_WIDTH),
+        escape(cut) + text,
     ]
+
+
+def _verdict(result: RolloutResult) -> tuple[str, str]:
+    """Return the status, or the word for the score of a completed rollout as the pages have it; and its colour."""
+    status, colour = str(result.status), COLOURS[result.status]
+    if result.status is not RolloutStatus.COMPLETED or result.score is None:
+        return status, colour
+    if result.score >= SOLVED:
+        return "right", colour
+    return ("partly right", "yellow") if result.score > 0 else ("wrong", "red")
 
 
 def _beginning(text: str, width: int) -> str:
     """Return the beginning of a text in one line, for a cell of a table."""
-    from rich.markup import escape
-
     line = " ".join(text.split())
     return escape(line if len(line) <= width else f"{line[: width - 1]}…")
 
 
-def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
-    from rich.markup import escape
+def _end(line: str, width: int) -> str:
+    """Return the end of a line, for a cell of a table."""
+    return escape(line if len(line) <= width else f"…{line[1 - width :]}")
 
+
+def _last_line(text: str) -> str:
+    """Return the last line that has a letter or a digit: in solutions and answers, it has the final value."""
+    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
+    return " ".join((lines[-1] if lines else text).split())
+
+
+def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     from paragent.store import images_folder
     from paragent.store.formats.conversations import conversations, text_of
     from paragent.store.program_step import program_text
@@ -246,18 +322,23 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     if not results and name and number_of_attempt.isdecimal():  # the form of tables and of `paragent ctl`
         return _show_rollout(journal, name, int(number_of_attempt))
     if not results:
+        if journal.task(task) is None and (found := _task_beginning(journal, task)) is not None:
+            return _show_rollout(journal, found, attempt)
         raise UsageError(
             f"the run has no result for attempt {attempt} at task {task!r}; without a task, `paragent show` lists the results"
         )
     out = console()
     folder = images_folder(journal.folder, task, attempt)
     stored = journal.task(task)
-    for result in results:
+    for execution, result in enumerate(results, 1):
+        of_several = f", execution {execution} of {len(results)}" if len(results) > 1 else ""
         score, ending = number(result.score), escape(result.ending or result.kind)
         replies = (
             f", {counted(result.cached_replies, 'reply', 'replies')} from the cache" if result.cached_replies else ""
         )
-        out.print(f"[bold]{escape(task)}[/] attempt {attempt}: {result.status}, score {score}, {ending}{replies}")
+        verdict, colour = _verdict(result)
+        title = f"[bold]{escape(task)}[/] attempt {attempt}{of_several}"
+        out.print(f"{title}: [{colour}]{verdict}[/], score {score}, {ending}{replies}")
         if stored is not None and stored.references:
             out.print(f"[cyan]reference[/] {escape(' | '.join(stored.references))}")
         if result.error:
@@ -281,10 +362,23 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
     return 0
 
 
+def _task_beginning(journal: Journal, beginning: str) -> str | None:
+    """Return the id of the task that begins with these characters, or None.
+
+    Raises:
+        UsageError: several tasks do.
+    """
+    query = "SELECT id FROM tasks WHERE substr(id, 1, ?) = ? ORDER BY position"
+    found = [task for (task,) in journal.rows(query, [len(beginning), beginning])]
+    if len(found) > 1:
+        more = ", ..." if len(found) > _MATCHES else ""
+        listed = ", ".join(found[:_MATCHES]) + more
+        raise UsageError(f"{len(found)} tasks begin with {beginning!r}: {listed}; type more of the id")
+    return found[0] if found else None
+
+
 def _trajectory(out: Console, journal: Journal, result: RolloutResult) -> dict[str, Any]:
     """Return the trajectory of a result; if it cannot be read, print why."""
-    from rich.markup import escape
-
     try:
         found = journal.trajectory(result.number)
     except (ValueError, zlib.error) as error:
@@ -304,8 +398,6 @@ def _shortened(text: str) -> str:
 
 def _show_conversation(out: Console, one: BranchMessages, folder: Path) -> None:
     """Print the messages of a branch, without those that it shares with its parent."""
-    from rich.markup import escape
-
     from paragent.messages import images_in, reasoning_of
     from paragent.store.formats.conversations import dictionaries, text_of
 
@@ -359,80 +451,156 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _rescore(options: argparse.Namespace) -> int:
-    from paragent.models import ModelSettings
-    from paragent.models.credentials import endpoint_from_environment
     from paragent.rollout.rescore import rescore
     from paragent.store import RunDirectory, summarise
 
-    judge = None
-    if options.judge_model:
-        url, key = endpoint_from_environment(Path.cwd())
-        judge = ModelSettings(name=options.judge_model, base_url=url, api_key=key, max_concurrency=16)
     with RunDirectory(run_folder(options.path)) as directory:
         directory.open_existing()
-        answers = any(json.loads(body).get("answer") for (body,) in directory.journal.rows("SELECT body FROM tasks"))
-        count = rescore(directory.journal, options.metric, judge)
-        summary = summarise(directory.journal, _attempts(directory.journal))
-        directory.finish(summary)
-        metric = directory.journal.meta(METRIC)
-    mean = summary.means.get(options.metric)
-    if unscored := summary.statuses[RolloutStatus.UNSCORED]:
-        again = f"`--metric {metric}`" if metric not in {None, options.metric} else "another try"
-        print(
-            f"{counted(unscored, 'answer')} of failed scorers still without the score that counts; {again} may give it"
-        )
-    if mean is None and count:
+        journal = directory.journal
+        own = journal.meta(METRIC)
+        metric = options.metric or own
+        if metric is None:
+            raise UsageError("the run has no scorer of its own: name one with --metric")
+        answers = any(json.loads(body).get("answer") for (body,) in journal.rows("SELECT body FROM tasks"))
+        config = read_config(directory.path)
+        judge = _judge(options.judge_model, metric, config, is_own=metric == own)
+        models = config.get("model"), config.get("judge_model")
+        try:
+            rescored = rescore(journal, metric, judge, only_unscored=options.metric is None, models=models)
+        finally:  # scores before a failure of the judge's endpoint are kept
+            summary = summarise(journal, _attempts(journal))
+            directory.finish(summary)
+    mean, count = summary.means.get(metric), rescored.answers
+    _print_failures(rescored.failures)
+    if judge is not None and rescored.usage.requests:
+        _print_usage(judge.name, rescored.usage)
+    if not count:
+        none = "no answer could be scored" if rescored.failures else "no answer needs a score"
+        print(f"{metric}: {none}")
+        return int(bool(rescored.failures))
+    if own not in {None, metric} and (unscored := summary.statuses[RolloutStatus.UNSCORED]):
+        missing = f"no {own} score, which is the main score of the run, for {counted(unscored, 'answer')}"
+        print(f"{missing}, because the scorer failed; to try again: paragent rescore {options.path}")
+    if mean is None:
         reason = "the scorer had nothing to compare" if answers else "no task has an expected answer"
-        print(f"{options.metric}: no score for {counted(count, 'answer')}: {reason}")
+        print(f"{metric}: no score for {counted(count, 'answer')}: {reason}")
         return 1
-    print(f"{options.metric}: mean {number(mean)}; {counted(count, 'answer')} scored, no rollout was executed again")
+    scored = f"{count - len(rescored.unscored):,} of " if rescored.unscored else ""
+    print(f"{metric}: mean {number(mean)}; {scored}{counted(count, 'answer')} scored, no rollout was executed again")
+    _print_unscored(rescored.unscored)
     return 0
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from rich.markup import escape
+def _judge(name: str | None, metric: str, config: Mapping[str, Any], *, is_own: bool) -> ModelSettings | None:
+    """Return the settings of the judge model; None if there is none.
 
-    from paragent.store import compare, match_tasks
+    Args:
+        name: the model that the user named; otherwise it is the judge of the run, if the scorer needs one.
+        metric: the scorer.
+        config: the settings of the run.
+        is_own: whether the scorer is that of the run. Without `judge_model`, the agent's model was its judge.
+    """
+    from paragent.models import ModelSettings
+    from paragent.models.credentials import endpoint_from_environment
+    from paragent.scorers import scorer_class
+
+    api = "chat"
+    if name is None and scorer_class(metric).needs_model:
+        name = config.get("judge_model") or (config.get("model") if is_own else None)
+        api = config.get("api") or api
+    if name is None:
+        return None
+    url, key = endpoint_from_environment(Path.cwd(), api)
+    return ModelSettings(name=name, api=api, base_url=url, api_key=key, max_concurrency=16)
+
+
+def _print_usage(judge: str, usage: JudgeUsage) -> None:
+    tokens = f"{number(usage.prompt_tokens, ',')} tokens in, {number(usage.completion_tokens, ',')} out"
+    added = "" if usage.is_counted else "; not added to the counts of the run, which has no price for this model"
+    print(f"judge {judge}: {counted(usage.requests, 'request')}, {tokens}{added}")
+
+
+def _print_unscored(notes: Mapping[str, str]) -> None:
+    """Print for which answers a scorer returned no score, by its reason."""
+    reasons: dict[str, list[str]] = {}
+    for label, note in notes.items():
+        reasons.setdefault(note or "the scorer gives no reason", []).append(label)
+    for reason, labels in reasons.items():
+        more = ", ..." if len(labels) > _UNSCORED else ""
+        print(f"  no score for {counted(len(labels), 'answer')}: {reason}: {', '.join(labels[:_UNSCORED])}{more}")
+
+
+def _print_failures(failures: dict[str, str]) -> None:
+    """Print for which answers a scorer failed, and why."""
+    if not failures:
+        return
+    print(f"the scorer failed for {counted(len(failures), 'answer')}:", file=sys.stderr)
+    for label, reason in sorted(failures.items())[:_LISTED]:
+        print(f"  {label}: {reason.partition(chr(10))[0]}", file=sys.stderr)
+    if len(failures) > _LISTED:
+        print(f"  ... and {len(failures) - _LISTED:,} more", file=sys.stderr)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from paragent.store import compare, match_tasks, unscored_tasks
 
     with _journal(options.a) as a, _journal(options.b) as b:
         names = match_tasks([a.tasks(), b.tasks()])
         scores = [_scores(journal, options.metric) for journal in (a, b)]
         questions = {names[0][task.id]: task.question for task in a.tasks()}
+        scorers = [journal.meta(METRIC) for journal in (a, b)]
+        unscored = [unscored_tasks(journal, options.metric) for journal in (a, b)]
     common = set(names[0].values()) & set(names[1].values())
-    comparison = compare(
-        *({own[task]: score for task, score in run.items()} for own, run in zip(names, scores, strict=True))
-    )
+    scores_by_name = [{own[task]: score for task, score in run.items()} for own, run in zip(names, scores, strict=True)]
+    comparison = compare(scores_by_name[0], scores_by_name[1], (names[0].values(), names[1].values()))
     if comparison is None:
         raise UsageError(
             f"{options.a} and {options.b} have no scored task in common: "
             + (f"{counted(len(common), 'task')} in common and none measured in both" if common else _DIFFERENT_TASKS)
             + "; compare runs of the same data, and see `paragent show`"
         )
+    if options.metric is None and all(scorers) and scorers[0] != scorers[1]:
+        print(
+            f"paragent: different scorers: {options.a.name} by {scorers[0]}, {options.b.name} by {scorers[1]}. The difference "
+            "may come from the scorers. `--metric NAME` compares the scores of one; `paragent rescore` adds them to a run",
+            file=sys.stderr,
+        )
+    for run, own, missing in zip((options.a, options.b), names, unscored, strict=True):
+        _warn_of_unscored(run, {task: reason for task, reason in missing.items() if own[task] in common}, len(common))
     if options.json:
         print(json.dumps({name: getattr(comparison, name) for name in comparison.__slots__}))
         return 0
-    table = plain_table("", "", escape(options.a.name), escape(options.b.name), "difference", "question")
-    table.columns[3].no_wrap = True
-    spread = f" (95 % interval {interval_text(comparison.interval, '+.3f')})"
-    table.add_row(
-        f"mean of {counted(comparison.pairs, 'common task')}",
-        f"{comparison.mean_a:.3f}",
-        f"{comparison.mean_b:.3f}",
-        f"{comparison.difference:+.3f}{spread}",
-    )
+    means = comparison.mean_a, comparison.mean_b, comparison.difference
+    first = _compared(f"mean of {counted(comparison.pairs, 'common task')}", *means)
+    interval = {"difference": interval_text(comparison.interval, "+.3f")}
+    rows = [first, dict.fromkeys(first, "") | {"task": "95 % interval"} | interval]
     for word, colour, changed in (("better", "green", comparison.better), ("worse", "red", comparison.worse)):
         for task, before, after in changed[:_LISTED]:
-            table.add_row(
-                f"[{colour}]{word}[/] {escape(task)}",
-                f"{before:.3f}",
-                f"{after:.3f}",
-                f"{after - before:+.3f}",
-                _beginning(questions[task], _QUESTION_WIDTH),
-            )
-    console().print(table)
+            question = _beginning(questions[task], _COMPARED_WIDTH)
+            rows.append(_compared(f"[{colour}]{word}[/] {escape(task)}", before, after, after - before, question))
+    headings = {"task": "", "a": escape(options.a.name), "b": escape(options.b.name)}
+    out = console()
+    out.print(fitted_table(out.width, rows, wrapped=("a", "b", "question"), optional=("question",), headings=headings))
     only = f"{comparison.only_a} and {comparison.only_b}"
     print(f"{len(comparison.better)} better, {len(comparison.worse)} worse; tasks in only one run: {only}")
     return 0
+
+
+def _warn_of_unscored(run: Path, reasons: Mapping[str, str], common: int) -> None:
+    """Print how many of the common tasks have no score in a run, and why."""
+    if reasons:
+        listed = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(reasons.values()).most_common())
+        print(
+            f"paragent: without a score in {run.name}: {len(reasons):,} of {counted(common, 'common task')} ({listed}). "
+            f"The comparison leaves them out; see `paragent show {run}`",
+            file=sys.stderr,
+        )
+
+
+def _compared(title: str, a: float, b: float, difference: float, question: str = "") -> dict[str, str]:
+    """Return a row of the table of `compare`."""
+    scores = {"a": number(a), "b": number(b), "difference": number(difference, "+.3f")}
+    return {"task": title, **scores, "question": question}
 
 
 def _scores(journal: Journal, metric: str | None) -> dict[str, float]:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import re
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.text import counted
 from paragent.store import RolloutStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from rich.console import Console
     from rich.table import Table
 
     from paragent.store import Summary
 
-__all__ = ["COLOURS", "console", "interval_text", "number", "plain_table", "score_text", "summary_table"]
+__all__ = [
+    "COLOURS",
+    "console",
+    "escape",
+    "fitted_table",
+    "interval_text",
+    "number",
+    "plain_table",
+    "read_config",
+    "score_text",
+    "summary_table",
+]
 
 COLOURS = {
     RolloutStatus.COMPLETED: "green",
@@ -25,6 +42,30 @@ COLOURS = {
 }
 
 
+_NARROWEST = 16
+"""Characters of a column whose texts may be wrapped: if there is less room, other columns are left out."""
+_BRACKET = re.compile(r"(?<!\\)(\\*)\[([a-z#/@][^\[]*?\])?")
+"""An opening bracket with the backslashes before it; group 2 is set if rich reads it as a tag."""
+
+
+def escape(text: str) -> str:
+    """Return markup that rich displays as exactly this text.
+
+    `rich.markup.escape` is not used: it loses a backslash before a bracket that does not begin a tag, as in LaTeX's `\\[`, and
+    changes backslashes at the end of a text.
+    """
+    marked = _BRACKET.sub(_escape_bracket, text)
+    at_end = len(marked) - len(marked.rstrip("\\"))
+    return f"{marked}{marked[len(marked) - at_end :]}[none][/]" if at_end else marked
+
+
+def _escape_bracket(found: re.Match[str]) -> str:
+    backslashes, tag = found[1], found[2]
+    if tag is None:
+        return f"{backslashes}\\[" if backslashes else "["
+    return f"{backslashes * 2}\\[{tag}"
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints no control characters of texts; without a terminal, its width is 140 columns."""
     from paragent._internal.text import safe_console
@@ -34,8 +75,14 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """Return a formatted number, or `unknown` for None."""
-    return "unknown" if value is None else format(value, form)
+    """Return a formatted number, or `unknown` for None.
+
+    0.2375 is 0.238, as on the pages: the decimal digits are rounded and not the binary number, which is a little below.
+    """
+    if value is None:
+        return "unknown"
+    with localcontext(rounding=ROUND_HALF_UP):
+        return format(Decimal(repr(value)), form)
 
 
 def plain_table(title: str, *headings: str) -> Table:
@@ -48,12 +95,76 @@ def plain_table(title: str, *headings: str) -> Table:
     return table
 
 
-def summary_table(name: str, summary: Summary) -> Any:
-    """Return the statistics of a run as a table."""
-    from rich.markup import escape
+def fitted_table(
+    width: int,
+    rows: Sequence[Mapping[str, str]],
+    *,
+    wrapped: Collection[str] = (),
+    optional: Sequence[str] = (),
+    headings: Mapping[str, str] | None = None,
+) -> Table:
+    """Return a table that fits into a terminal.
 
-    table = plain_table(escape(name), "", "")
+    Only texts in columns of `wrapped` are broken into several lines, and no text is shortened. If the first column alone does not
+    fit, because it has a long id, it is broken too.
+
+    Args:
+        width: the columns of the terminal.
+        rows: the cells of each row, by column; at least one row, and all rows have the same columns.
+        wrapped: the columns whose texts may be wrapped.
+        optional: the columns that are left out if there is no room for all, the first of them first.
+        headings: the headings of columns, if they differ from their names.
+    """
+    from rich.text import Text
+
+    titles = {name: name for name in rows[0]} | dict(headings or {})
+    widths = {}
+    for name, title in titles.items():
+        longest = max(Text.from_markup(text).cell_len for text in (title, *(row[name] for row in rows)))
+        widths[name] = len(" │ ") + (min(longest, _NARROWEST) if name in wrapped else longest)
+    for name in optional:
+        if sum(widths.values()) + 1 > width:
+            widths.pop(name, None)
+    table = plain_table("", *(titles[name] for name in widths))
+    for name, column in zip(widths, table.columns, strict=True):
+        column.overflow, column.no_wrap = "fold", name not in wrapped
+    if sum(widths.values()) + 1 > width:
+        for column in table.columns:
+            if not column.no_wrap:
+                column.max_width = _NARROWEST
+        others = sum(list(widths.values())[1:]) + len("│  │")
+        table.columns[0].no_wrap, table.columns[0].max_width = False, max(_NARROWEST, width - others)
+    for row in rows:
+        table.add_row(*(row[name] for name in widths))
+    return table
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Return the content of config.json of a run; empty if it cannot be read."""
+    try:
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def summary_table(run: Path, summary: Summary, metric: str | None) -> Any:
+    """Return what a run measured, and its statistics, as a table.
+
+    Args:
+        run: the run directory.
+        summary: the statistics.
+        metric: the scorer whose score counts; None if it is unknown.
+    """
+    from paragent.engines.base import lost_calls
+
+    table = plain_table(escape(run.name), "", "")
     table.show_header = False
+    config = read_config(run)
+    origin = {"data": Path(str(config.get("data") or "")).name, "model": config.get("model")}
+    for name, value in (origin | {"scorer": metric, "judge": config.get("judge_model")}).items():
+        if value:
+            table.add_row(name, escape(str(value)))
     table.add_row("rollouts", f"{summary.done} of {summary.rollouts} done" + _attempts(summary))
     for status, count in summary.statuses.items():
         if count:
@@ -61,16 +172,21 @@ def summary_table(name: str, summary: Summary) -> Any:
             table.add_row(f"  {status}", f"[{COLOURS[RolloutStatus(status)]}]{count}[/]{again}")
     table.add_row("[bold]score[/]", score_text(summary.mean, summary.measured, summary.interval, bold=True))
     if summary.mean_of_all is not None and summary.measured < summary.rollouts:
-        table.add_row("  others as 0", f"{summary.mean_of_all:.3f} of all {counted(summary.rollouts, 'rollout')}")
+        table.add_row("  others as 0", f"{number(summary.mean_of_all)} of all {counted(summary.rollouts, 'rollout')}")
     for k, value in summary.pass_at.items():
-        table.add_row(f"  pass@{k}", f"{value:.3f}")
+        table.add_row(f"  pass@{k}", number(value))
     for scorer, value in summary.means.items():
-        table.add_row(f"  {escape(scorer)}", f"{value:.3f}")
+        count = summary.measured_by[scorer]
+        measured = f" ({count:,} measured)" if count != summary.measured else ""
+        table.add_row(f"  {escape(scorer)}", number(value) + measured)
     if summary.cut:
         table.add_row("cut replies", f"[yellow]{summary.cut}[/]: a limit of tokens, context or output was reached")
     for kind, count in summary.failures.items():
         for reason, same in _reasons(summary.reasons.get(kind, {}), count).items():
             table.add_row(f"failed: {escape(kind)}", f"{same}: {escape(reason)}" if reason else str(same))
+    for reason, same in summary.lost_workers.items():
+        again = " and executed again" if lost_calls(reason) else ""
+        table.add_row("lost workers", f"[yellow]{same:,}[/]: {escape(reason)}{again}")
     table.add_row("tokens in / out", f"{number(summary.prompt_tokens, ',')} / {number(summary.completion_tokens, ',')}")
     if summary.cached_replies:
         cached = f"{summary.cached_replies:,} of {summary.cached_replies + summary.requests:,} replies"
@@ -96,14 +212,14 @@ def score_text(
     """Return a mean score with its interval and the number of results that it is the mean of."""
     if mean is None:
         return "none: nothing was measured"
-    shown = f"[bold]{mean:.3f}[/]" if bold else f"{mean:.3f}"
+    shown = f"[bold]{number(mean)}[/]" if bold else number(mean)
     parts = [] if interval is None else [f"95 % interval {interval_text(interval)}"]
     return f"{shown} ({', '.join([*parts, f'{measured:,} measured'])})"
 
 
 def interval_text(interval: tuple[float, float], form: str = ".3f") -> str:
     """Return the two ends of an interval."""
-    return f"{interval[0]:{form}} to {interval[1]:{form}}"
+    return f"{number(interval[0], form)} to {number(interval[1], form)}"
 
 
 def _reasons(messages: dict[str, int], count: int) -> dict[str, int]:

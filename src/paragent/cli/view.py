@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from paragent.cli.options import Subparsers
 
-__all__ = ["add", "check_installed", "ssh_command", "view_of"]
+__all__ = ["add", "check_installed", "has_display", "open_browser", "ssh_command", "view_of"]
 
 _PROGRESS_SECONDS = 2.0
 _SSH_FIELDS = 4
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         if options.agent_server:
             threading.Thread(target=_report_silent_servers, args=[options], daemon=True).start()
         if not options.no_browser:
-            _open_browser(server.link_for_once(page))
+            open_browser(server.link_for_once(page))
         server.wait()
     return 0
 
@@ -223,10 +223,14 @@ def _report_silent_servers(options: argparse.Namespace) -> None:
             print(f"paragent: agent server {server.address}: {server.problem}", file=sys.stderr, flush=True)
 
 
-def _open_browser(link: str) -> None:
+def has_display() -> bool:
+    """Return whether this host can show a browser."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def open_browser(link: str) -> None:
     """Open the link if this host has a display; a browser in the terminal would take it over."""
     import webbrowser
 
-    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return
-    webbrowser.open(link)
+    if has_display():
+        webbrowser.open(link)

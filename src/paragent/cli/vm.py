@@ -63,10 +63,9 @@ def _freeze(image: str) -> None:
 
 
 def _list(_: argparse.Namespace) -> int:
-    from rich.markup import escape
     from rich.table import Table
 
-    from paragent.cli.tables import console
+    from paragent.cli.tables import console, escape
     from paragent.machines.images import frozen_states, images
 
     table = Table(title="images and golden states", title_justify="left")

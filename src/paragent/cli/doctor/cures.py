@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from paragent.machines.cleanup import PACKAGES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["as_root", "install_extras", "install_programs", "known_to_apt", "missing_packages", "user_extras"]
+__all__ = ["as_root", "install_programs", "known_to_apt", "missing_packages", "user_extras"]
 
 _DEBIAN = PACKAGES | {
     "bwrap": "bubblewrap",
@@ -53,12 +52,6 @@ _APT_LIMIT = 2.0
 """Seconds for apt to answer, which takes half of one."""
 _FOR_DEVELOPERS = {"bench", "dev", "docs", "node"}
 """Extras for work on paragent itself."""
-
-
-def install_extras(extras: Iterable[str]) -> str:
-    """Return the command that installs extras of paragent."""
-    pip = "uv pip" if importlib.util.find_spec("pip") is None and shutil.which("uv") else "pip"
-    return f"{pip} install 'paragent[{','.join(sorted(set(extras)))}]'"
 
 
 def as_root(command: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paragent.cli.doctor.cures import install_extras, install_programs
+from paragent._installation import install_command
+from paragent.cli.doctor.cures import install_programs
 from paragent.cli.doctor.probes import EXTRA
 
 if TYPE_CHECKING:
@@ -133,6 +134,6 @@ def _cure(findings: Iterable[Finding]) -> str:
     programs = [program for finding in findings for program in finding.programs]
     extras = [extra for finding in findings for extra in finding.extras]
     steps = [install_programs(programs)] if programs else []
-    steps += [install_extras(extras)] if extras else []
+    steps += [install_command(extras)] if extras else []
     steps += [finding.cure for finding in findings if finding.cure]
     return " && ".join(dict.fromkeys(steps))
