@@ -1,19 +1,20 @@
 """Ask three agents concurrently and merge their answers with a function."""
 
 import asyncio
+from typing import Any
 
 from paragent import ActionModel, AgentBase, Msg, ParallelizableAgent, Runners, SubAgentError
 
 
 class Search(AgentBase):
-    async def reply(self, x):
+    async def reply(self, x: Msg) -> Msg:
         await asyncio.sleep(0.5)
         if self.name == "bing":
             raise ConnectionError("no answer")
         return Msg(name=self.name, content=f"{self.name} found {x.content!r}")
 
 
-def merge(agent, results):
+def merge(agent: ParallelizableAgent, results: dict[str, Any]) -> ActionModel:
     found = [answer for answer in results.values() if not isinstance(answer, SubAgentError)]
     missing = [name for name, answer in results.items() if isinstance(answer, SubAgentError)]
     return ActionModel(policy_info=f"{'; '.join(found)} (without {', '.join(missing)})")

@@ -15,14 +15,15 @@ import gc
 import os
 import resource
 import time
+from typing import Any
 
-from paragent import AgentBase
+from paragent import AgentBase, Result
 
 
 class Guesser(AgentBase):
     """Expects the others to guess close to the last winning number, and guesses lower."""
 
-    def __init__(self, number: int, seconds: float) -> None:
+    def __init__(self, number: int, seconds: float, *, to_dist: Any = None) -> None:
         super().__init__(f"guesser {number}")
         self.depth = seconds, 0.5 + (number * 7919 % 1000) / 1000
 
@@ -30,7 +31,7 @@ class Guesser(AgentBase):
         """Simulate a language model: wait without computing."""
         seconds, depth = self.depth
         await asyncio.sleep(seconds)
-        return prompt * (2 / 3) ** depth
+        return prompt * float((2 / 3) ** depth)
 
     async def guess(self, last_winner: float) -> float:
         """Return a number between 0 and 100."""
@@ -51,7 +52,7 @@ def run(count: int, rounds: int, seconds: float) -> None:
     winner = 50.0
     for turn in range(1, rounds + 1):
         began = time.perf_counter()
-        answers = [agent.guess(winner) for agent in agents]
+        answers = [Result.of(agent.guess(winner)) for agent in agents]
         guesses = [answer.result() for answer in answers]
         average = sum(guesses) / count
         winner = min(guesses, key=lambda guess: abs(guess - average * 2 / 3))
@@ -61,7 +62,7 @@ def run(count: int, rounds: int, seconds: float) -> None:
         )
     print(f"{rounds} rounds of {count:,} agents in {time.perf_counter() - started:.2f} s")
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    servers = dict(answer.result() for answer in [agent.process() for agent in agents[:100]])
+    servers = dict(answer.result() for answer in [Result.of(agent.process()) for agent in agents[:100]])
     print(f"memory: {usage:.2f} GB in this process, {sum(servers.values()):.2f} GB in its {len(servers)} servers")
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from paragent import VMPoolManager
 
 
-def work(number):
+def work(number: int) -> str:
     with pool.lease(timeout=60, holder=f"worker {number}") as machine:
         before = machine.execute("ls").output.split()
         machine.put_file("notes.txt", f"worker {number} was here".encode())

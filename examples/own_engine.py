@@ -7,17 +7,18 @@ engine with `RunConfig(cls=PoliteRuntime)`, with `cls="own_engine:PoliteRuntime"
 import sys
 
 from paragent import LocalRuntime, RunConfig, Runners, Task
+from paragent.engines.local import WorkerSettings
 
 
 class PoliteRuntime(LocalRuntime):
     """Worker processes with a low scheduling priority."""
 
-    def worker_settings(self):
+    def worker_settings(self) -> WorkerSettings:
         niceness = str(self.config.engine_options.get("niceness", 19))
         return super().worker_settings()._replace(command=("nice", "-n", niceness, sys.executable))
 
 
-def niceness_of(_):
+def niceness_of(_: int) -> int:
     import os
 
     return os.nice(0)

@@ -7,10 +7,21 @@ The same on the command line, in this folder:
 
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from paragent import AgentBase, AgentResult, Environment, RolloutConfig, ToolResult, run_parallel_rollout, tool
+from paragent import (
+    AgentBase,
+    AgentResult,
+    BenchmarkTask,
+    Environment,
+    Episode,
+    RolloutConfig,
+    ToolResult,
+    run_parallel_rollout,
+    tool,
+)
 
 
 class Guessing(Environment):
@@ -19,27 +30,29 @@ class Guessing(Environment):
     name = "guessing"
     metric = "few_guesses"
 
-    async def open(self, task, machine=None):
-        self.guesses = 0
+    async def open(self, task: BenchmarkTask, machine: Any = None) -> str:
+        self.guesses, self.number = 0, int(task.answer)
         return await super().open(task, machine)
 
     @tool
     async def guess(self, number: Annotated[int, "from 1 to 100"]) -> ToolResult:
         """Guess a number; the result says whether it is too small or too large."""
         self.guesses += 1
-        if number == int(self.task.answer):
+        if number == self.number:
             return ToolResult("right", ends="found")
-        return ToolResult("too small" if number < int(self.task.answer) else "too large")
+        return ToolResult("too small" if number < self.number else "too large")
 
-    async def score(self, task, answer, transcript=()):
+    async def score(
+        self, task: BenchmarkTask, answer: str, transcript: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, float]:
         return {"few_guesses": 1 / max(1, self.guesses)}
 
 
 class Bisector(AgentBase):
     """Guesses the middle of the remaining range."""
 
-    async def run_episode(self, episode):
-        low, high = 1, 100
+    async def run_episode(self, episode: Episode) -> AgentResult:
+        low, high, middle = 1, 100, 50
         while not episode.ended:
             middle = (low + high) // 2
             message = await episode.take(self.say(middle))
@@ -50,7 +63,7 @@ class Bisector(AgentBase):
                 high = middle - 1
         return AgentResult(str(middle), episode.ended)
 
-    async def say(self, number):
+    async def say(self, number: int) -> dict[str, Any]:
         call = {"name": "guess", "arguments": json.dumps({"number": number})}
         return {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]}
 
@@ -62,8 +75,15 @@ if __name__ == "__main__":
             {"id": f"find {number}", "question": "Which number is it?", "answer": number} for number in (50, 7, 99)
         ]
         data.write_text("".join(json.dumps(task) + "\n" for task in tasks))
-        names = {"env": "own_environment:Guessing", "agent": "own_environment:Bisector", "model": "demo"}
-        summary = run_parallel_rollout(RolloutConfig(data=data, output_dir=Path(folder), run_name="guesses", **names))
+        config = RolloutConfig(
+            env="own_environment:Guessing",
+            agent="own_environment:Bisector",
+            model="demo",
+            data=data,
+            output_dir=folder,
+            run_name="guesses",
+        )
+        summary = run_parallel_rollout(config)
         for line in (Path(folder) / "guesses" / "results.jsonl").read_text().splitlines():
             result = json.loads(line)
             print(f"{result['task']}: {result['tool_calls']} guesses, score {result['score']:.2f}")

@@ -1,16 +1,17 @@
 """Five agents in other processes: calls return at once, so the program takes a fifth of the time."""
 
 import time
+from collections.abc import Iterator
 
 from paragent import AgentBase, Msg
 
 
 class Reader(AgentBase):
-    def reply(self, x):
+    def reply(self, x: Msg) -> Msg:
         time.sleep(1)  # a slow page
         return Msg(name=self.name, content=f"{self.name} has read {x.content}")
 
-    def words(self, text):
+    def words(self, text: str) -> Iterator[str]:
         yield from text.split()
 
 

@@ -3,20 +3,21 @@
 import resource
 import sys
 import time
+from collections.abc import Iterator
 
 from paragent import RunConfig, Runners, Task
 
 
-def count_words(text):
+def count_words(text: str) -> int:
     return len(text.split())
 
 
-def tasks(count):
+def tasks(count: int) -> Iterator[Task]:
     for number in range(count):
         yield Task(input=f"this is text number {number}", agent=count_words)
 
 
-def megabytes():
+def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -6,7 +6,7 @@ from paragent import AgentBase, EngineName, Msg, RunConfig, Runners, Task
 
 
 class Tutor(AgentBase):
-    def reply(self, x):
+    def reply(self, x: Msg) -> Msg:
         return Msg(name=self.name, content=f"{self.name} explains: {x.content}")
 
 

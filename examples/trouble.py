@@ -7,24 +7,24 @@ from pathlib import Path
 from paragent import RunConfig, Runners, Task
 
 
-def succeed(x):
+def succeed(x: str) -> str:
     return x
 
 
-def raise_error(x):
+def raise_error(x: str) -> None:
     raise ValueError(f"cannot parse {x!r}")
 
 
-def hang(x):
+def hang(x: str) -> None:
     while True:
         pass
 
 
-def kill_worker(x):
+def kill_worker(x: str) -> None:
     os._exit(1)
 
 
-def fail_once(path):
+def fail_once(path: str) -> str:
     marker = Path(path)
     if not marker.exists():
         marker.touch()
