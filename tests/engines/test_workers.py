@@ -10,19 +10,21 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from paragent import EngineFailed, RunConfig, Runners, Task, TaskStatus
-from paragent._internal.threads import raise_in_thread
+from paragent._internal.threads import Abandoned, raise_in_thread, run_loop, start_thread
 from paragent.engines import Call, open_engine
 from paragent.engines._process_pool import ProcessPoolRuntime
-from paragent.execution import Ending, Outcome, current_record, limit_itself, record_usage
+from paragent.execution import Ending, ExecutionRecord, Outcome, current_record, limit_itself, record_usage
 from paragent.serialization.packing import Packer
 from paragent.testing import agents, programs
 from paragent.worker.call_times import CallTimes
 from paragent.worker.executor import CallExecutor
+from paragent.worker.loop_watch import LoopSteps, Steps
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
 from tests.engines.thread_cluster import ThreadRuntime
 
@@ -170,6 +172,63 @@ def test_inline_engine_does_not_interrupt_async_tasks_when_it_abandons_others() 
     responses = Runners.sync_run_task(tasks, RunConfig(engine_name="inline", concurrency=10))
     assert responses.pop("innocent").answer == "done"
     assert {response.status for response in responses.values()} == {TaskStatus.TIMED_OUT}
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    """Let the interpreter switch between threads after a few instructions, so that they meet at every place."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.slow
+def test_interrupting_a_call_in_the_event_loop_loses_no_step_of_others(switch_often: None) -> None:
+    times, record = CallTimes.by_number(), ExecutionRecord("interrupted")
+    record.number = 1
+    loop, interruptions = asyncio.new_event_loop(), SimpleQueue[None]()
+    ended, closing = threading.Event(), threading.Event()
+
+    async def count_interruptions() -> None:
+        while True:
+            try:
+                await asyncio.sleep(0)
+                for _ in range(100):
+                    pass
+            except Abandoned:
+                interruptions.put(None)
+
+    async def take_steps() -> None:
+        while not ended.is_set():
+            await asyncio.sleep(0)
+
+    async def run_all() -> None:
+        others = [asyncio.create_task(take_steps()) for _ in range(20)]
+        while not ended.is_set():  # a new one for each that was interrupted outside its `try`
+            code = count_interruptions()
+            call = asyncio.ensure_future(Steps(code, record, steps, lambda *_: None))
+            await asyncio.wait([call, others[0]], return_when=asyncio.FIRST_COMPLETED)
+            call.cancel()
+            await asyncio.wait([call])
+            code.close()
+        await asyncio.gather(*others)
+
+    thread = start_thread(run_loop, loop, closing.is_set, name="loop")
+    assert thread.ident is not None
+    steps = LoopSteps(times, thread.ident)
+    main = asyncio.run_coroutine_threadsafe(run_all(), loop)
+    for _ in range(60):
+        while interruptions.empty():
+            steps.interrupt(1)
+            time.sleep(0.00001)
+        interruptions.get()
+    ended.set()
+    main.result(20)
+    closing.set()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
 
 
 def record_under_own_names(_: Any) -> str:

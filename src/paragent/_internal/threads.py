@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FATAL_STATUS",
+    "Abandoned",
     "fatal",
     "raise_in_thread",
     "run_loop",
@@ -101,11 +102,19 @@ def run_loop(loop: asyncio.AbstractEventLoop, closing: Callable[[], bool] = lamb
             continue
 
 
-def raise_in_thread(thread: int, error: type[BaseException]) -> None:
-    """Raise `error` in another thread, at its next bytecode; native code is interrupted when it returns."""
+class Abandoned(SystemExit):
+    """Raised in another thread to end what it executes. It is not an `Exception`, so `except Exception` does not catch it."""
+
+
+def raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
+    """Raise `error` in another thread, at its next bytecode; native code is interrupted when it returns.
+
+    None: an error that was not raised yet will not be raised.
+    """
     import ctypes
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+    chosen = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), chosen)
 
 
 def wait_in_slices(attempt: Callable[[float], T], timeout: float | None) -> T:

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from paragent._internal.processes import here
-from paragent._internal.threads import raise_in_thread, run_loop, start_thread
+from paragent._internal.threads import Abandoned, raise_in_thread, run_loop, start_thread
 from paragent._internal.tracebacks import message_of, stack_of, traceback_of, type_name
 from paragent.errors import InfrastructureError, Unserialisable
 from paragent.execution import Ending, ExecutionRecord, Outcome, current_record
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from paragent.execution import SelfLimited
     from paragent.serialization import Payload
     from paragent.tasks import ErrorInfo
-    from paragent.worker.loop_watch import LoopWatch
+    from paragent.worker.loop_watch import LoopSteps, LoopWatch
     from paragent.worker.protocol import Call
 
 __all__ = ["Admission", "CallExecutor"]
@@ -97,10 +97,6 @@ _CLEANUP_TIMEOUT = 1.0
 """Seconds that async calls have to clean up when the worker ends."""
 
 
-class Abandoned(SystemExit):
-    """Raised in the thread of a call that exceeded its limit and cannot be stopped in any other way."""
-
-
 class CallExecutor:
     """Runs calls and emits one outcome for each, from the thread in which the call ended.
 
@@ -113,7 +109,7 @@ class CallExecutor:
         finished: called with the label of each call that ended, before its outcome is emitted; must not raise.
         failed: called with the name of a thread that ended unexpectedly and its error; None: end this process.
         replace: called from another thread when a call that blocks the event loop has got its outcome: ends this process, and
-            the other calls are executed elsewhere. None: raise `Abandoned` in the event loop's thread instead.
+            the other calls are executed elsewhere. None: interrupt the call's step instead.
     """
 
     def __init__(
@@ -153,6 +149,8 @@ class CallExecutor:
         """Unpacked stateless targets by their packed form."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
+        self._steps: LoopSteps | None = None
+        """Shows which call's step the event loop executes; None until the loop starts."""
         self._closing = False
         self._loop_lock = threading.Lock()
         """Protects starting the event loop."""
@@ -210,13 +208,8 @@ class CallExecutor:
         if thread is not None:
             raise_in_thread(thread, Abandoned)
             self._sync_admission.leave()
-        elif number in self._running and self._times.blocking in (-1, number):  # not while it executes another call
-            self._raise_in_loop()
-
-    def _raise_in_loop(self) -> None:
-        assert self._loop_thread is not None
-        assert self._loop_thread.ident is not None
-        raise_in_thread(self._loop_thread.ident, Abandoned)
+        elif self._steps is not None:
+            self._steps.interrupt(number)
 
     def close(self) -> None:
         """End the event loop, then every thread after its current call; calls that hang in native code are not waited for.
@@ -344,6 +337,8 @@ class CallExecutor:
         if self._loop is None:
             import asyncio
 
+            from paragent.worker.loop_watch import LoopSteps
+
             with self._loop_lock:
                 if self._loop is None:
                     loop = asyncio.new_event_loop()
@@ -353,6 +348,8 @@ class CallExecutor:
                         loop.close()
                         raise
                     loop.set_task_factory(self._new_task)
+                    assert thread.ident is not None
+                    self._steps = LoopSteps(self._times, thread.ident)
                     self._loop, self._loop_thread = loop, thread
         return self._loop
 
@@ -415,7 +412,8 @@ class CallExecutor:
 
         from paragent.worker.loop_watch import Steps
 
-        return asyncio.Task(Steps(coroutine, recording, self._times, self._charge), loop=loop, **settings)
+        assert self._steps is not None
+        return asyncio.Task(Steps(coroutine, recording, self._steps, self._charge), loop=loop, **settings)
 
     async def _run_async(self, call: Call, recording: ExecutionRecord) -> None:
         started = time.monotonic()
@@ -527,8 +525,8 @@ class CallExecutor:
         if self._replace is not None:
             self._times.replace_worker()
             self._replace()
-        elif self._times.blocking == number:
-            self._raise_in_loop()
+        elif self._steps is not None:
+            self._steps.interrupt(number)
 
     def _charge(self, blocking: int, seconds: float) -> None:
         """Give the other calls the time back in which one call, or none of them, blocked the event loop."""

@@ -1,4 +1,4 @@
-"""Finds out which call blocks the event loop of a worker, and for how long."""
+"""Finds out which call blocks the event loop of a worker, and for how long; interrupts its step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from paragent._internal.threads import start_thread
+from paragent._internal.threads import Abandoned, raise_in_thread, start_thread
 from paragent.worker.call_times import BLOCKED_AFTER
 
 if TYPE_CHECKING:
@@ -16,10 +16,47 @@ if TYPE_CHECKING:
     from paragent.execution import ExecutionRecord
     from paragent.worker.call_times import CallTimes
 
-__all__ = ["LoopWatch", "Steps"]
+__all__ = ["LoopSteps", "LoopWatch", "Steps"]
 
 _PERIOD = 0.2
 """Seconds between two checks."""
+
+
+class LoopSteps:
+    """Shows in the times of a worker which call's step its event loop executes, and interrupts a step.
+
+    The event loop's own code must not be interrupted: it would lose the next step of any task, which then waits for ever. So an
+    exception is raised only while a step is shown, and one that has not arrived when the step ends is taken back.
+
+    Args:
+        times: the times of the worker.
+        thread: the thread of the event loop, which alone begins and ends steps.
+    """
+
+    __slots__ = ("_interrupting", "_lock", "_thread", "times")
+
+    def __init__(self, times: CallTimes, thread: int) -> None:
+        self.times, self._thread = times, thread
+        self._interrupting = False
+        """Whether an exception may have been raised since the last step ended."""
+        self._lock = threading.Lock()
+        """Held while an exception is raised or taken back."""
+
+    def end(self, number: float, since: float) -> None:
+        """Show what the event loop executes after a step; this must also be done if an exception arrives meanwhile."""
+        loop = self.times.loop
+        loop[0], loop[1] = number, since
+        if self._interrupting:
+            with self._lock:
+                raise_in_thread(self._thread, None)
+                self._interrupting = False
+
+    def interrupt(self, number: int) -> None:
+        """Raise `Abandoned` in the step of this call, from another thread; do nothing if it is not executed now."""
+        with self._lock:
+            self._interrupting = True  # before the next line: a step that ends after it takes the exception back
+            if self.times.blocking == number:
+                raise_in_thread(self._thread, Abandoned)
 
 
 class Steps(Coroutine[Any, Any, Any]):
@@ -28,21 +65,21 @@ class Steps(Coroutine[Any, Any, Any]):
     Args:
         coroutine: what to run.
         record: the record of the call.
-        times: the times of the worker.
+        steps: shows the steps.
         charge: called on the event loop after each step that blocked it, before anything else that waited, with the number of the
             call and the seconds.
     """
 
-    __slots__ = ("_charge", "_coroutine", "_record", "_times")
+    __slots__ = ("_charge", "_coroutine", "_record", "_steps")
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, Any],
         record: ExecutionRecord,
-        times: CallTimes,
+        steps: LoopSteps,
         charge: Callable[[int, float], None],
     ) -> None:
-        self._coroutine, self._record, self._times, self._charge = coroutine, record, times, charge
+        self._coroutine, self._record, self._steps, self._charge = coroutine, record, steps, charge
 
     def send(self, value: Any) -> Any:
         """Execute the next step."""
@@ -68,14 +105,19 @@ class Steps(Coroutine[Any, Any, Any]):
         number = self._record.number
         if number is None:
             return step(*arguments)  # the call has ended; its number may belong to another one
-        loop, began = self._times.loop, time.monotonic()
-        before = loop[0], loop[1]
-        loop[0], loop[1] = number + 1, began
+        loop, began = self._steps.times.loop, time.monotonic()
+        before, since = loop[0], loop[1]
         try:
+            loop[0], loop[1] = number + 1, began
             return step(*arguments)
         finally:
-            ended = time.monotonic()
-            loop[0], loop[1] = before if before[0] else (0, ended)
+            while True:
+                try:
+                    ended = time.monotonic()
+                    self._steps.end(before, since if before else ended)
+                    break
+                except Abandoned:
+                    continue
             seconds = ended - began
             if seconds > BLOCKED_AFTER:
                 self._charge(number, seconds)
