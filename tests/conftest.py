@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -54,6 +55,17 @@ def _same_path() -> Iterator[None]:
     before = sys.path.copy()
     yield
     sys.path[:] = before
+
+
+@pytest.fixture(autouse=True)
+def _same_signal_handlers() -> Iterator[None]:
+    """Fail a test that leaves handlers of Ctrl-C or SIGTERM behind: they would not interrupt later tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    after = {number: signal.getsignal(number) for number in before}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before
 
 
 @pytest.fixture(scope="session", autouse=True)

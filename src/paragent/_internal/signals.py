@@ -1,17 +1,53 @@
-"""Signals: defer them while something must not be interrupted."""
+"""Signals: handle them for a while, or defer them while something must not be interrupted."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["signals_deferred"]
+__all__ = ["interrupt", "signals_deferred", "signals_end", "signals_handled"]
+
+
+@contextlib.contextmanager
+def signals_handled(handler: Callable[[], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Call `handler` at these signals, and restore the earlier handlers at the end of the block.
+
+    Only the main thread may use it.
+
+    Args:
+        handler: called in the main thread.
+        numbers: the signals; SIGINT and SIGTERM if there are none.
+    """
+    before = {
+        number: signal.signal(number, lambda *_: handler()) for number in numbers or (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def signals_end(started: threading.Event, ended: threading.Event) -> contextlib.AbstractContextManager[None]:
+    """Let SIGINT and SIGTERM end a service: set `ended`, and interrupt what runs unless the service has `started`."""
+
+    def end() -> None:
+        ended.set()
+        if not started.is_set():
+            interrupt()
+
+    return signals_handled(end)
+
+
+def interrupt() -> NoReturn:
+    """Raise `KeyboardInterrupt`: a handler that lets another signal act as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

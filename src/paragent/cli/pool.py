@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.signals import signals_end
 from paragent._internal.text import counted
 from paragent.cli.options import add_command, add_machine_options, add_tls_options, machine_settings, tls_conf
 from paragent.errors import ConfigError
@@ -85,8 +85,7 @@ def _serve(options: argparse.Namespace) -> int:
     from paragent.machines import VMPoolManager
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: it interrupts the start
-    ended = threading.Event()
+    started, ended = threading.Event(), threading.Event()
     pool = VMPoolManager(
         options.provider_name,
         options.num_vms,
@@ -94,22 +93,22 @@ def _serve(options: argparse.Namespace) -> int:
         name=options.name,
         settings=machine_settings(options),
     )
-    try:
-        pool.start(wait_for=0)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
-        server = pool.serve(options.host, options.port, tls=tls_conf(options))
-        print(f"pool {options.name} is served at {server.address}", flush=True)
-        print(f"show its machines with: paragent pool status --pool {server.address}", flush=True)
-        while not ended.wait(_TICK) and not pool.failure:
-            if server.drain_requested and pool.drain(timeout=0):
-                print("drained: all leases have ended", flush=True)
-                return 0
-        if pool.failure:
-            print(f"the pool failed: {pool.failure}", flush=True)
-            return 1
-    finally:
-        pool.stop()
+    with signals_end(started, ended):
+        try:
+            pool.start(wait_for=0)
+            started.set()
+            server = pool.serve(options.host, options.port, tls=tls_conf(options))
+            print(f"pool {options.name} is served at {server.address}", flush=True)
+            print(f"show its machines with: paragent pool status --pool {server.address}", flush=True)
+            while not ended.wait(_TICK) and not pool.failure:
+                if server.drain_requested and pool.drain(timeout=0):
+                    print("drained: all leases have ended", flush=True)
+                    return 0
+            if pool.failure:
+                print(f"the pool failed: {pool.failure}", flush=True)
+                return 1
+        finally:
+            pool.stop()
     print("stopped: all machines have ended", flush=True)
     return 0
 

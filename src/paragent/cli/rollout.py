@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.signals import interrupt, signals_handled
 from paragent._internal.text import counted
 from paragent._internal.validation import reject_unknown
 from paragent.cli.options import add_command, add_setting
@@ -88,8 +89,6 @@ def add(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the benchmark and print the summary."""
-    from paragent.rollout.prepare import prepare
-
     if len(options.arguments) == 1 and not any(_PREFIX + name in os.environ for name in ("DATA", "MODE", "ENV")):
         print(_EXAMPLES.format(first=_first_example()), file=sys.stderr)
         return 2
@@ -98,8 +97,13 @@ def run(options: argparse.Namespace) -> int:
         check_installed()
         if options.detach:
             raise ConfigError("--view ends with this command, so it cannot be used with --detach; use `paragent view`")
-    signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
-    confirmed = model_chosen or options.yes
+    with signals_handled(interrupt, signal.SIGTERM):
+        return _execute(config, options, confirmed=model_chosen or options.yes)
+
+
+def _execute(config: RolloutConfig, options: argparse.Namespace, *, confirmed: bool) -> int:
+    from paragent.rollout.prepare import prepare
+
     if options.detach and confirmed and not options.dry_run:
         return _detach(options)
     plan = prepare(config)
@@ -423,7 +427,3 @@ def _with_higher_budget(command: str, budget: LiveBudget) -> tuple[str, str]:
     return "with a higher budget", shlex.join(
         [*others, flag, f"{higher:.6g}" if flag == "--max-cost" else f"{math.ceil(higher)}"]
     )
-
-
-def _raise_keyboard_interrupt(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a signal handler
-    raise KeyboardInterrupt

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paragent._internal.signals import signals_end
 from paragent.cli.options import add_command
 from paragent.errors import ConfigError, MissingExtra
 
@@ -77,11 +77,10 @@ def run(options: argparse.Namespace) -> int:
         raise MissingExtra("`paragent training serve`", "training", str(error.name)) from error
     if not 0 <= options.port < 1 << 16:
         raise ConfigError(f"--port must be from 0 to 65535, not {options.port}")
-    stopped = threading.Event()
+    started, ended = threading.Event(), threading.Event()
     token = options.token or os.environ.get(_TOKEN)
-    with _service(options) as service:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopped.set())
+    with signals_end(started, ended), _service(options) as service:
+        started.set()
         with TrainingServer(service, options.host, options.port, token) as server:
             if options.host not in {"127.0.0.1", "localhost", "::1"}:
                 print(
@@ -89,10 +88,10 @@ def run(options: argparse.Namespace) -> int:
                 )
             shown = "" if token else f"\ntoken: {server.token}"
             print(f"{server.url}{shown}\nrun: {service.path}\nCtrl-C stops the service.", flush=True)
-            while not stopped.wait(_POLL_SECONDS) and service.failure is None:
+            while not ended.wait(_POLL_SECONDS) and service.failure is None:
                 pass
             if (failure := service.failure) is not None:
-                stopped.wait(_ERROR_SECONDS)
+                ended.wait(_ERROR_SECONDS)
                 raise failure
     return 0
 

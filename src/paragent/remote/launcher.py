@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from paragent._internal.signals import signals_handled
 from paragent._internal.threads import start_thread, write_traceback
 from paragent._internal.validation import flag, instance_of, optional, seconds
 from paragent.errors import ConfigError, ServerLost, UsageError
@@ -19,7 +19,7 @@ from paragent.transport.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from paragent.remote.server.dispatcher import MessageDispatcher
     from paragent.transport.server import RpcServer
@@ -332,12 +332,8 @@ class RpcAgentServerLauncher:
     def stopping_at_signals(self) -> Iterator[None]:
         """Context manager in which SIGTERM and Ctrl-C stop the server. Only the main thread may use it."""
 
-        def stop(_: int, __: FrameType | None) -> None:
+        def stop() -> None:
             self._signalled = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with signals_handled(stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
