@@ -42,6 +42,9 @@ _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _CONNECT_SECONDS = 20.0
 """The process of the session exists; on an overloaded host it may take long to answer."""
+_CONNECT_ATTEMPTS = 3
+"""gRPC gives a connection up whose server does not answer a ping for half a second, which happens on an overloaded host."""
+_CONNECT_PAUSE = 0.1
 _ANSWER_SECONDS = 60.0
 """Seconds to wait for the answer to a command. The session's loop takes a second, longer with a slow disk."""
 
@@ -233,15 +236,18 @@ class ControlClient:
         from paragent.transport.client import connect
 
         host, _, port = given["address"].rpartition(":")
-        try:
-            stream, _ = await connect(
-                Address.of(host, port), _SERVICE, Token(given["secret"]), None, {}, _CONNECT_SECONDS
-            )
-        except ServerLost as error:
-            raise RunNotLive(
-                f"no session of {self._path.name} is active: the one of process {given['pid']} left its file behind ({error}). "
-                "The command that started the run continues it"
-            ) from None
+        address, token = Address.of(host, port), Token(given["secret"])
+        for attempt in range(1, _CONNECT_ATTEMPTS + 1):
+            try:
+                stream, _ = await connect(address, _SERVICE, token, None, {}, _CONNECT_SECONDS)
+                break
+            except ServerLost as error:
+                if attempt == _CONNECT_ATTEMPTS:
+                    raise RunNotLive(
+                        f"no session of {self._path.name} is active: the one of process {given['pid']} left its file behind "
+                        f"({error}). The command that started the run continues it"
+                    ) from None
+                await asyncio.sleep(_CONNECT_PAUSE)
         return stream
 
     def _read_file(self) -> dict[str, Any]:
