@@ -307,8 +307,10 @@ def test_runs_lists_a_folder_and_names_subfolders(
     assert main(["runs", "results/demo"]) == 0
     assert "first" in capsys.readouterr().out
     made_run(tmp_path / "results" / "second", [scored("1", 1.0)])
+    made_run(tmp_path / "results" / "models" / "small" / "third", [scored("1", 1.0)])
     assert main(["runs"]) == 0
-    assert capsys.readouterr().out.endswith("more runs: `paragent runs results/demo`\n")
+    listed = "more runs: `paragent runs results/demo`, `paragent runs results/models/small`\n"
+    assert capsys.readouterr().out.endswith(listed)
 
 
 def test_show_prints_how_many_results_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

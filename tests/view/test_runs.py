@@ -72,10 +72,11 @@ def test_the_list_names_data_scorer_and_judge_and_counts_wrong_answers(tmp_path:
 def test_the_list_names_the_folders_below_that_contain_runs(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     write_run(folder, "one", [result("a", score=1.0)])
-    write_run(folder / "demo", "two", [result("a", score=1.0)])
+    for below in ("demo", "2026/may", "one/images"):  # the last one is part of a run
+        write_run(folder / below, "two", [result("a", score=1.0)])
     with serving(folder) as (_, client):
         listed = client.get("/api/runs").json()
-    assert ([row["name"] for row in listed["runs"]], listed["below"]) == (["one"], ["demo"])
+    assert ([row["name"] for row in listed["runs"]], listed["below"]) == (["one"], ["2026/may", "demo"])
 
 
 def test_the_table_has_the_references(tmp_path: Path) -> None:

@@ -283,9 +283,15 @@ def find_runs(output_dir: Path) -> list[Path]:
 
 
 def find_folders(output_dir: Path) -> list[Path]:
-    """Return the folders in a folder that contain runs and are not runs themselves."""
-    found = {journal.parent.parent for journal in output_dir.glob(f"*/*/{JOURNAL_FILE}")}
-    return sorted(one for one in found if not (one / JOURNAL_FILE).exists())
+    """Return the folders that contain runs, up to two levels below a folder. Nothing is looked for inside of runs."""
+    folders = set()
+    for depth in ("*", "*/*"):
+        for journal in output_dir.glob(f"{depth}/*/{JOURNAL_FILE}"):
+            folder = journal.parent.parent
+            inside = (folder, *folder.parents)
+            if not any((one / JOURNAL_FILE).exists() for one in inside[: inside.index(output_dir)]):
+                folders.add(folder)
+    return sorted(folders)
 
 
 def images_folder(run: Path, task: str, attempt: int) -> Path:

@@ -223,7 +223,7 @@ class RunFolder:
     def rows(self) -> RunList:
         """Return the list of runs, the one whose session ended last first."""
         rows = sorted((run.row() for run in self.all()), key=lambda row: -row.changed)
-        return RunList(rows, [path.name for path in find_folders(self.folder)])
+        return RunList(rows, [str(path.relative_to(self.folder)) for path in find_folders(self.folder)])
 
 
 def _checked_facts(journal: Journal, path: Path) -> RunFacts:
