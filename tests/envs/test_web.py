@@ -325,9 +325,9 @@ def test_the_proxy_connects_to_the_checked_address_for_one_request(monkeypatch: 
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine")
-        writer.close()
+        with contextlib.closing(writer):
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine")
 
     async def scenario() -> bytes:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -340,15 +340,13 @@ async def test_a_long_conversation_is_within_the_limit(gateway: Gateway) -> None
 
 
 async def connect(gateway: Gateway, address: GatewayAddress, sent: bytes = b"") -> asyncio.StreamReader:
-    """Open a connection, send bytes, and leave it open."""
+    """Open a connection that stays open until the test ends, and send bytes."""
     reader, writer = await asyncio.open_unix_connection(gateway.unix_path(address))
     writer.write(sent)
-    _open.append(writer)
+    test = asyncio.current_task()
+    assert test is not None
+    test.add_done_callback(lambda _: writer.close())  # a writer that is garbage closes its connection
     return reader
-
-
-_open: list[asyncio.StreamWriter] = []
-"""Connections that a test leaves open; a writer that is garbage closes its connection."""
 
 
 @on_event_loop

@@ -48,13 +48,12 @@ async def endpoint(head: bytes, part: bytes) -> AsyncIterator[str]:
     """An endpoint that answers with a head and then repeats a part until the client closes the connection."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):  # also if the test ends first
             await reader.readuntil(b"\r\n\r\n")
             writer.write(head)
             while part and not writer.is_closing():
                 writer.write(part)
                 await writer.drain()
-        writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -25,14 +26,15 @@ def with_guest(handler: Handler, do: Callable[[Controller], Awaitable[Answer]]) 
     seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length")), 0)
-        body = await reader.readexactly(length)
-        path = head.split()[1]
-        seen.append(path)
-        if (reply := handler(path, body)) is not None:
-            writer.write(reply)
-        writer.close()
+        with contextlib.closing(writer):  # also if the test ends first
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            headers = head.lower().split("\r\n")
+            length = next((int(line[15:]) for line in headers if line.startswith("content-length")), 0)
+            body = await reader.readexactly(length)
+            path = head.split()[1]
+            seen.append(path)
+            if (reply := handler(path, body)) is not None:
+                writer.write(reply)
 
     async def run() -> Answer:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -98,9 +100,9 @@ def test_a_command_waits_for_a_server_that_is_being_restarted() -> None:
         served: list[bytes] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            served.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(reply(200, {"status": "success", "output": "", "error": "", "returncode": 0}))
-            writer.close()
+            with contextlib.closing(writer):
+                served.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(reply(200, {"status": "success", "output": "", "error": "", "returncode": 0}))
 
         probe = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = probe.sockets[0].getsockname()[1]
