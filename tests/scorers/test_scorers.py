@@ -74,7 +74,7 @@ def test_a_text_equals_itself(text: str) -> None:
     assert exact_match(text, text) == f1(text, text) == contains(text, text) == 1.0
 
 
-@given(TEXTS)
+@given(TEXTS | st.text("-.$15a (€_"))
 def test_normalisation_is_idempotent(text: str) -> None:
     assert normalised(normalised(text)) == normalised(text)
 
@@ -112,6 +112,15 @@ def test_an_option_that_is_an_article_is_compared_like_the_others(option: str) -
     assert [score(name, option, sentence) for name in ("exact_match", "contains", "f1")] == [0.0, 1.0, 0.4]
     for answer in ("(C)", "the", "This is a hard question: C", ""):
         assert [score(name, option, answer) for name in ("exact_match", "contains", "f1")] == [0.0] * 3, answer
+
+
+@pytest.mark.parametrize("name", ["exact_match", "contains", "f1"])
+def test_signs_and_decimal_points_count(name: str) -> None:
+    for reference, other in (("-5", "5"), ("1.5", "15"), (".5", "5"), ("-$3", "$3")):
+        assert score(name, reference, reference) == 1.0
+        assert (score(name, reference, other), score(name, other, reference)) == (0.0, 0.0)
+    for reference, same in (("-5", "(\N{MINUS SIGN}5)."), ("1.5", "1.5."), ("1,500", "1500"), ("covid-19", "COVID19")):
+        assert score(name, reference, same) == 1.0
 
 
 def test_articles_do_not_count_in_other_references() -> None:

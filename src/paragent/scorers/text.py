@@ -38,7 +38,11 @@ _AFTER_HASHES = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<answer>\S[^\n]*+)\s*+\Z
 """GSM8K's convention: the last line is `#### 72`. In other lines, four hashes are a Markdown heading."""
 _ARTICLE_WORDS = frozenset({"a", "an", "the"})
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SIGN = r"-(?=[€£]?\.?\d)"
+_NUMBER_BEGINS = re.compile(rf"(?<!\w){_SIGN}|(?<![\w.-])\.(?=\d)")
+"""The sign of a number, or the decimal point of one without a digit before it."""
+_PUNCTUATION = re.compile(rf"(?!(?<!\S){_SIGN}|(?:(?<!\S)|(?<=\d)|(?<=\s-)|(?<=^-))\.(?=\d))[{re.escape(string.punctuation)}]")
+"""Punctuation without signs and decimal points of numbers."""
 
 
 def final_answer(message: str) -> str:
@@ -75,10 +79,15 @@ def _last_boxed(message: str) -> str | None:
 def normalised(text: str) -> str:
     """Return a text in lower case without punctuation, articles and extra spaces, as SQuAD's evaluation script does.
 
-    A text of articles only, such as the option "A", keeps them.
+    Different from there, numbers keep sign and decimal point, and a text of articles only, such as the option "A", keeps them.
     """
-    plain = text.lower().translate(_PUNCTUATION)
+    plain = _without_punctuation(text.lower())
     return " ".join(_ARTICLES.sub(" ", plain).split()) or " ".join(plain.split())
+
+
+def _without_punctuation(text: str) -> str:
+    plain = text.replace("\N{MINUS SIGN}", "-").replace("$", "")  # so that "-$5" has a sign
+    return _PUNCTUATION.sub("", _NUMBER_BEGINS.sub(r" \g<0>", plain))
 
 
 def words(text: str) -> list[str]:
@@ -95,8 +104,8 @@ def _compared_words(answer: str, reference: str) -> tuple[list[str], list[str]]:
     theirs = words(reference)
     if not set(theirs) <= _ARTICLE_WORDS:
         return words(answer), theirs
-    options = reference.translate(_PUNCTUATION).split()
-    kept = [word for word in answer.translate(_PUNCTUATION).split() if word in options or not _is_article(word)]
+    options = _without_punctuation(reference).split()
+    kept = [word for word in _without_punctuation(answer).split() if word in options or not _is_article(word)]
     return [word.lower() for word in kept] or words(answer), theirs
 
 
