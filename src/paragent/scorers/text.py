@@ -41,7 +41,9 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SIGN = r"-(?=[€£]?\.?\d)"
 _NUMBER_BEGINS = re.compile(rf"(?<!\w){_SIGN}|(?<![\w.-])\.(?=\d)")
 """The sign of a number, or the decimal point of one without a digit before it."""
-_PUNCTUATION = re.compile(rf"(?!(?<!\S){_SIGN}|(?:(?<!\S)|(?<=\d)|(?<=\s-)|(?<=^-))\.(?=\d))[{re.escape(string.punctuation)}]")
+_PUNCTUATION = re.compile(
+    rf"(?!(?<!\S){_SIGN}|(?:(?<!\S)|(?<=\d)|(?<=\s-)|(?<=^-))\.(?=\d))[{re.escape(string.punctuation)}]"
+)
 """Punctuation without signs and decimal points of numbers."""
 
 
