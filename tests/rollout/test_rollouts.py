@@ -37,7 +37,7 @@ from paragent.agents.chat import AgentResult, ChatAgent
 from paragent.cli import main
 from paragent.demo.samples import sample_options, sample_path
 from paragent.errors import MissingExtra
-from paragent.models import Completion, Model, ModelSettings
+from paragent.models import Completion, Model, ModelSettings, rate_limit_client
 from paragent.rollout import blame
 from paragent.rollout.dataset import read_benchmark
 from paragent.rollout.episode import RolloutEpisode
@@ -396,6 +396,7 @@ def test_persistent_infrastructure_failures_stay_pending(tmp_path: Path, monkeyp
 
 def test_a_run_stops_when_the_endpoint_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blame, "RETRIES", RetryPolicy(pause=0.001))
+    monkeypatch.setattr(rate_limit_client, "_FIRST_REPORT_SECONDS", 0.5)  # longer than a failed rollout takes
     data = write(tmp_path / "d.jsonl", *({"id": str(n), "question": "?", "answer": "42"} for n in range(100)))
     with OpenAIServer(Script(faults=[Fault(500, first=2)])) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

@@ -28,6 +28,8 @@ __all__ = ["RECONNECT_SECONDS", "RateLimitClient"]
 
 _REPORT_SECONDS = 0.1
 """Seconds between two reports: a tenth of the shortest round in which the limiter measures refusals."""
+_FIRST_REPORT_SECONDS = 0.02
+"""The same until the first answer, for which all workers wait."""
 _CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
 """Seconds before a broken connection is tried again. Until then the worker decides by itself."""
@@ -68,6 +70,7 @@ class RateLimitClient:
         """Protects the counts since the last report, and `_closed` together with `_work`."""
         self._answered = self._refused = self._server_errors = 0
         self._retry_after = self._seconds = 0.0
+        self._period = _REPORT_SECONDS if settings.answered else _FIRST_REPORT_SECONDS
         self._closed = False
         self._work: Future[None]
         self._start()
@@ -168,13 +171,14 @@ class RateLimitClient:
                 if report != before or report.has_events:
                     before = report
                     await connection.notify("report", report)
-                await asyncio.wait([reading], timeout=_REPORT_SECONDS)
+                await asyncio.wait([reading], timeout=self._period)
             reading.result()
         finally:
             reading.cancel()
             await asyncio.wait([reading])
 
     async def _receive_share(self, share: int, closed: float, answered: bool) -> None:
+        self._period = _REPORT_SECONDS if answered else _FIRST_REPORT_SECONDS
         self._changed(int(share), float(closed), bool(answered))
 
     async def _receive_policy(self, state: dict[str, Any]) -> None:

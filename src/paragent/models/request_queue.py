@@ -67,6 +67,9 @@ class RequestQueue:
         """Requests of this process that were answered."""
         self._joined = settings.rate_limit is None
         """Whether the rate limit server has assigned a share, or cannot be reached."""
+        self._connected = False
+        """Whether the rate limit server can be reached. It learns of the first answer before further requests are sent: otherwise
+        their failures could be known to the run before that answer."""
 
     @property
     def version(self) -> int | None:
@@ -76,7 +79,7 @@ class RequestQueue:
     @property
     def _paused(self) -> bool:
         """Whether no request may be sent. Without a connection, a worker does not know whether it may."""
-        if not self.has_answered and (not self._joined or self._limiter.in_flight):
+        if not self.has_answered and (not self._joined or self._limiter.in_flight or self.answers):
             return True
         return self._controlled and (self._policy is None or self._policy.paused)
 
@@ -149,8 +152,8 @@ class RequestQueue:
 
     def answered(self, seconds: float) -> None:
         """Record an answer, which took `seconds`."""
-        self.has_answered = True
         self.answers += 1
+        self.has_answered = self.has_answered or not self._connected
         self._limiter.answered(seconds)
         if self._shared_limit is not None:
             self._shared_limit.answered(seconds)
@@ -185,8 +188,8 @@ class RequestQueue:
             self._shared_limit.close()
 
     def _use_share(self, share: int | None, closed: float, answered: bool) -> None:
-        self._joined = True
-        self.has_answered = self.has_answered or answered
+        self._joined, self._connected = True, share is not None
+        self.has_answered = self.has_answered or answered or (not self._connected and self.answers > 0)
         if share is None:
             self._limiter.clear_share()
         else:
