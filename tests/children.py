@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from types import TracebackType
 from typing import AnyStr
+
+import psutil
+
+from tests.waiting import wait_until
 
 END_SECONDS = 60.0
 """Seconds for a child, which was told to end or has nothing left to do. On a busy machine an end took ten."""
@@ -33,3 +39,10 @@ class BoundedPopen(subprocess.Popen[AnyStr]):
                 self.kill()
                 self.wait(END_SECONDS)
                 raise
+
+
+def freeze(pid: int) -> None:
+    """Stop a process with all its threads; returning from `kill` alone does not mean that none runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = [psutil.Process(thread.id) for thread in psutil.Process(pid).threads()]
+    wait_until(lambda: all(thread.status() == psutil.STATUS_STOPPED for thread in threads))

@@ -23,7 +23,7 @@ from paragent.transport import Address
 from paragent.transport.auth import ClientSide
 from paragent.transport.limits import TimeBudget
 from paragent.transport.loop import run
-from tests.children import BoundedPopen
+from tests.children import BoundedPopen, freeze
 from tests.remote.agents import Moderator, Worker
 from tests.remote.stall_timer import StallTimer
 
@@ -83,7 +83,7 @@ def test_callers_of_a_frozen_or_stopped_server_get_server_lost(own_server: RpcAg
         waiting = agent.nap(60)
         await asyncio.sleep(0.1)
         started = time.monotonic()
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         with pytest.raises(ServerLost):
             await waiting
         return time.monotonic() - started
@@ -362,7 +362,7 @@ def test_a_client_with_a_longer_limit_waits_for_a_frozen_server(own_server: RpcA
     lasting, other = remote(**address, reconnect_timeout=60.0), remote(**address)
     pid = lasting.pid().result(60)
     assert other.add(1).result(60) == 2
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     waiting = lasting.add(2)
     error = other.add(1).exception(60)
     os.kill(pid, signal.SIGCONT)
@@ -393,7 +393,7 @@ def test_agents_of_a_restricted_server_wait_as_long_as_their_server_says(own_ser
             Moderator(members, to_dist={"host": server.host, "port": server.port}) for server in (patient, other)
         ]
         assert [moderator.ask_all(1).result(60) for moderator in moderators] == [[1], [1]]
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         waiting, failing = [moderator.ask_all(2) for moderator in moderators]
         error = failing.exception(60)
         os.kill(pid, signal.SIGCONT)

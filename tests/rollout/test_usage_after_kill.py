@@ -24,6 +24,7 @@ from paragent.store import Journal, PendingRollout
 from paragent.tasks import BenchmarkTask, TaskResponse, TaskStatus
 from paragent.testing import OpenAIServer, Script
 from tests import waiting
+from tests.children import freeze
 
 HERE = "tests.rollout.test_usage_after_kill"
 TASKS = 12
@@ -170,7 +171,7 @@ def test_results_that_were_not_recorded_are_counted(tmp_path: Path, server: Open
     """The rollouts end while the command is stopped, so their results are lost when it is killed."""
     process = start()
     wait_until(lambda: reported(tmp_path) == 2 * TASKS)
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid)
     (tmp_path / "go").touch()
     wait_until(lambda: server.seen.answered == 3 * TASKS)
     wait_until(lambda: reported(tmp_path) == 0)
