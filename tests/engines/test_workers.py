@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import sys
 import threading
@@ -10,7 +12,6 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from paragent.engines._process_pool import ProcessPoolRuntime
 from paragent.execution import Ending, ExecutionRecord, Outcome, current_record, limit_itself, record_usage
 from paragent.serialization.packing import Packer
 from paragent.testing import agents, programs
+from paragent.worker import loop_watch
 from paragent.worker.call_times import CallTimes
 from paragent.worker.executor import CallExecutor
-from paragent.worker.loop_watch import LoopSteps, Steps
+from paragent.worker.loop_watch import Steps
 from paragent.worker.output import MAX_LINE_LENGTH, LabelledStream, Line
 from tests.engines.thread_cluster import ThreadRuntime
 
@@ -174,39 +176,37 @@ def test_inline_engine_does_not_interrupt_async_tasks_when_it_abandons_others() 
     assert {response.status for response in responses.values()} == {TaskStatus.TIMED_OUT}
 
 
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let the interpreter switch between threads after a few instructions, so that they meet at every place."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 @pytest.mark.slow
-def test_interrupting_a_call_in_the_event_loop_loses_no_step_of_others(switch_often: None) -> None:
+def test_interrupting_a_call_in_the_event_loop_loses_no_step_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     times, record = CallTimes.by_number(), ExecutionRecord("interrupted")
     record.number = 1
-    loop, interruptions = asyncio.new_event_loop(), SimpleQueue[None]()
+    loop, raised = asyncio.new_event_loop(), list[int]()
     ended, closing = threading.Event(), threading.Event()
+    pauses = itertools.cycle([0.0, 0.0005, 0.001])
 
-    async def count_interruptions() -> None:
+    def raise_late(thread: int, error: type[BaseException] | None) -> None:
+        if error is not None:
+            raised.append(thread)
+            time.sleep(next(pauses))  # the step that was seen often ends meanwhile
+        raise_in_thread(thread, error)
+
+    monkeypatch.setattr(loop_watch, "raise_in_thread", raise_late)
+
+    async def compute() -> None:
         while True:
-            try:
+            with contextlib.suppress(Abandoned):
                 await asyncio.sleep(0)
-                for _ in range(100):
-                    pass
-            except Abandoned:
-                interruptions.put(None)
+                time.sleep(0.0005)
 
     async def take_steps() -> None:
         while not ended.is_set():
             await asyncio.sleep(0)
+            time.sleep(0.0005)
 
     async def run_all() -> None:
-        others = [asyncio.create_task(take_steps()) for _ in range(20)]
-        while not ended.is_set():  # a new one for each that was interrupted outside its `try`
-            code = count_interruptions()
+        others = [asyncio.create_task(take_steps()) for _ in range(3)]
+        while not ended.is_set():  # a new one for each that was interrupted outside its `with`
+            code = compute()
             call = asyncio.ensure_future(Steps(code, record, steps, lambda *_: None))
             await asyncio.wait([call, others[0]], return_when=asyncio.FIRST_COMPLETED)
             call.cancel()
@@ -216,13 +216,11 @@ def test_interrupting_a_call_in_the_event_loop_loses_no_step_of_others(switch_of
 
     thread = start_thread(run_loop, loop, closing.is_set, name="loop")
     assert thread.ident is not None
-    steps = LoopSteps(times, thread.ident)
+    steps = loop_watch.LoopSteps(times, thread.ident)
     main = asyncio.run_coroutine_threadsafe(run_all(), loop)
-    for _ in range(60):
-        while interruptions.empty():
-            steps.interrupt(1)
-            time.sleep(0.00001)
-        interruptions.get()
+    while len(raised) < 200:
+        steps.interrupt(1)
+        time.sleep(0.00001)
     ended.set()
     main.result(20)
     closing.set()

@@ -1,4 +1,4 @@
-"""`start_thread` and `run_loop`: the end of a thread is never unnoticed."""
+"""The end of a thread is never unnoticed, and an exception that is raised in one disturbs no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from paragent._internal.threads import FATAL_STATUS, run_loop, start_thread
+from paragent._internal.threads import FATAL_STATUS, Abandoned, raise_in_thread, run_loop, start_thread
 
 
 @pytest.mark.parametrize("raised", ["ValueError('boom')", "SystemExit('boom')", "KeyboardInterrupt('boom')"])
@@ -82,3 +82,57 @@ def test_user_code_cannot_end_an_event_loop(end: type[BaseException] | None) -> 
     thread.join(10)
     assert not thread.is_alive()
     loop.close()
+
+
+@pytest.mark.parametrize("case", ["taken back", "in native code", "ended"])
+def test_an_exception_that_has_not_arrived_does_not_stop_a_debugger(case: str) -> None:
+    program = f"""
+import sys, threading
+from paragent._internal.threads import Abandoned, raise_in_thread
+
+release = threading.Event()
+other = threading.Thread(target=release.wait, args=(60,))
+other.start()
+raise_in_thread(other.ident, Abandoned)
+if {case!r} == "taken back":
+    raise_in_thread(other.ident, None)
+elif {case!r} == "ended":
+    release.set()
+    other.join()
+
+def step():
+    print("stepped")
+
+sys.settrace(lambda frame, event, argument: None)
+step()
+sys.settrace(None)
+release.set()
+other.join()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.stdout, ended.returncode) == ("stepped\n", 0)
+
+
+def test_an_exception_arrives_in_native_code_after_another_one_was_taken_back() -> None:
+    arrived = threading.Event()
+    release = threading.Event()
+
+    def work() -> None:
+        try:
+            release.wait(60)
+            while True:
+                pass
+        except Abandoned:
+            arrived.set()
+
+    thread = start_thread(work, name="work")
+    idle = start_thread(release.wait, 60, name="idle")
+    assert thread.ident is not None
+    assert idle.ident is not None
+    raise_in_thread(thread.ident, Abandoned)
+    raise_in_thread(idle.ident, Abandoned)
+    raise_in_thread(idle.ident, None)
+    release.set()
+    assert arrived.wait(30)
+    thread.join(30)
+    idle.join(30)

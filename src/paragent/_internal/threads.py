@@ -106,15 +106,33 @@ class Abandoned(SystemExit):
     """Raised in another thread to end what it executes. It is not an `Exception`, so `except Exception` does not catch it."""
 
 
+class _Noticed(BaseException):
+    """Raised in the thread that calls `raise_in_thread`, and nowhere else."""
+
+
 def raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
     """Raise `error` in another thread, at its next bytecode; native code is interrupted when it returns.
 
-    None: an error that was not raised yet will not be raised.
+    None: an error that was not raised yet will not be raised. In this thread, only None is possible.
     """
     import ctypes
 
-    chosen = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), chosen)
+    raise_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    other, here = ctypes.c_ulong(thread), ctypes.c_ulong(threading.get_ident())
+    given, own = None if error is None else ctypes.py_object(error), ctypes.py_object(_Noticed)
+    try:
+        raise_exception(other, given)
+        # The interpreter has one flag for the exceptions of all threads, which only the arrival of one resets. While it is set,
+        # CPython 3.11 calls no Python function in a thread with a trace function, such as a debugger's. The other thread sets
+        # it again when it continues.
+        raise_exception(here, own)
+        while True:  # it arrives where the loop goes on
+            pass
+    except _Noticed:
+        return
+    except BaseException:  # Ctrl-C
+        raise_exception(here, None)
+        raise
 
 
 def wait_in_slices(attempt: Callable[[float], T], timeout: float | None) -> T:

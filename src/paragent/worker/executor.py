@@ -190,10 +190,15 @@ class CallExecutor:
     def run_sync_calls(self) -> None:
         """Run sync calls in the calling thread until `close`. The main thread of a worker calls this."""
         with contextlib.suppress(Abandoned):
-            while (call := self._sync.get()) is not None:
-                next_call: Call | None = call
-                while next_call is not None:
-                    next_call = self._run_sync(next_call)
+            try:
+                while (call := self._sync.get()) is not None:
+                    next_call: Call | None = call
+                    while next_call is not None:
+                        next_call = self._run_sync(next_call)
+            except Abandoned:
+                # `abandon` may still use the id of this thread, which a new thread may get after its end.
+                with self._thread_lock:
+                    raise
 
     def abandon(self, number: int) -> None:
         """Stop counting a call that does not end, so that another can start; its result is dropped.
@@ -205,8 +210,8 @@ class CallExecutor:
             if thread is not None:
                 self._threads -= 1
                 self._busy -= 1
+                raise_in_thread(thread, Abandoned)
         if thread is not None:
-            raise_in_thread(thread, Abandoned)
             self._sync_admission.leave()
         elif self._steps is not None:
             self._steps.interrupt(number)
