@@ -303,6 +303,14 @@ def test_a_call_that_enforces_its_own_limit_and_blocks_the_event_loop_is_stopped
     assert (responses["other"].answer, responses["other"].executions) == ("returned", 1)
 
 
+def test_the_threads_of_an_inline_engine_end_with_it() -> None:
+    before = set(threading.enumerate())
+    tasks = [Task(-0.01, Limited(), id="limited"), Task(1, agents.echo, id="sync")]
+    responses = Runners.sync_run_task(tasks, RunConfig(engine_name="inline"))
+    assert all(response.success for response in responses.values())
+    programs.wait_until(lambda: set(threading.enumerate()) <= before, what="the end of all threads")
+
+
 def test_the_names_of_usage_are_plain_strings() -> None:
     response = Runners.sync_run(1, record_under_own_names, ONE)
     assert (response.answer, response.usage, response.executions) == ("answered", {"tokens": 3}, 1)

@@ -226,6 +226,8 @@ class CallExecutor:
             self._call_in_loop(self._loop.stop)
         if self._loop_thread:
             self._loop_thread.join(2 * _CLEANUP_TIMEOUT)
+        if self._watch:
+            self._watch.close()
         for _ in range(self._threads):
             self._sync.put(None)
 

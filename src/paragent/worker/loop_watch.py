@@ -142,6 +142,7 @@ class LoopWatch:
     ) -> None:
         self._times, self._end = times, end
         self._wanted = threading.Event()
+        self._closed = False
         start_thread(self._watch, name="paragent-loop-watch", failed=failed)
 
     def wake(self) -> None:
@@ -152,9 +153,14 @@ class LoopWatch:
         """Stop watching until `wake`."""
         self._wanted.clear()
 
+    def close(self) -> None:
+        """End the thread, within a fraction of a second."""
+        self._closed = True
+        self._wanted.set()
+
     def _watch(self) -> None:
         last, seen = (-1, 0.0), 0
-        while self._wanted.wait():
+        while self._wanted.wait() and not self._closed:
             time.sleep(_PERIOD)
             step = self._times.blocking, self._times.blocking_since
             # Seen several times: a process that was stopped and continues now gets the time to finish a step.
