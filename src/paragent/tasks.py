@@ -183,7 +183,7 @@ class TaskResponse:
     """The name of the task."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """The metadata of the task."""
-    earlier_errors: list[ErrorInfo] = field(default_factory=list)
+    earlier_errors: tuple[ErrorInfo, ...] = ()
     """The errors of earlier executions, oldest first: lost workers, and errors after which the task was retried. It may have
     more of them than `executions` counts, because an execution that was lost together with others does not count."""
 

@@ -94,11 +94,12 @@ def suggests_fields(cls: C) -> C:
 
     kind: Any = cls
     construct = kind.__init__
-    known = [*kind.__dataclass_fields__]
+    known = frozenset(kind.__dataclass_fields__)
 
     @wraps(construct)
     def check_names(self: Any, *args: Any, **settings: Any) -> None:
-        reject_unknown(cls.__name__, "field", settings, known)
+        if not known.issuperset(settings):
+            reject_unknown(cls.__name__, "field", settings, known)
         construct(self, *args, **settings)
 
     kind.__init__ = check_names

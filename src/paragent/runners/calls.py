@@ -65,7 +65,7 @@ def respond(call: Call, outcome: Outcome, now: float) -> TaskResponse:
         outcome.worker if executions else "",
         task.name,
         task.metadata,
-        list(call.earlier_errors),
+        call.earlier_errors,
     )
 
 

@@ -128,14 +128,15 @@ class DispatchLoop:
             call = under_way.get(number)
             if call is None or number in repeats:
                 continue  # it was processed before an interruption, or belongs to a run that was abandoned
-            if outcome.ending is Ending.LOST:  # an engine need not report its workers
-                worker = outcome.worker or f"call {number}"
-                self._lost_workers.note(worker, outcome.error.message if outcome.error else worker)
-            if outcome.ending is not returned and (repeat := self._repeat_of(call, outcome)) is not None:
-                repeats[number] = repeat
-            else:
-                ready[number] = respond(call, outcome, now)
-                del under_way[number]
+            if outcome.ending is not returned:
+                if outcome.ending is Ending.LOST:  # an engine need not report its workers
+                    worker = outcome.worker or f"call {number}"
+                    self._lost_workers.note(worker, outcome.error.message if outcome.error else worker)
+                if (repeat := self._repeat_of(call, outcome)) is not None:
+                    repeats[number] = repeat
+                    continue
+            ready[number] = respond(call, outcome, now)
+            del under_way[number]
         self._arrived.clear()
 
     def _repeat_of(self, call: Call, outcome: Outcome) -> _Repeat | None:
