@@ -60,7 +60,7 @@ def first_policy(seed, questions, steps=150):
 def random_reply(random, results):
     """Return a random reply of the right form."""
     numbers, operators = [IDS[name] for name in COPIES], [IDS[name] for name in OPERATORS]
-    if random.random() < 0.5:
+    if random.random() < (0.75 if results else 0.25):
         return [ANSWER, random.choice(numbers if results else numbers[:2]), END]
     first, second = random.permutation(numbers[:2])
     return [CALL, first, random.choice(operators), second, END]

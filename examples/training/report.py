@@ -76,5 +76,5 @@ def write_plot(path, record, begin, kills):
     axes.set(xlabel="rollouts trained", ylabel="mean reward", ylim=(-0.1, 1.05), xlim=(0, trained[-1] * 1.01))
     axes.grid(axis="y", color="#e6e8ec")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left", fontsize=9)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.1), fontsize=9)
     figure.savefig(path)
