@@ -128,10 +128,49 @@ def test_rescore_completes_answers_whose_scorer_failed(tmp_path: Path, capsys: p
     assert main(["rescore", str(run), "--metric", "exact_match"]) == 0
     assert "main score" not in capsys.readouterr().out
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["mean"], summary["measured"], summary["unscored"]) == (pytest.approx(1 / 3), 3, 0)
+    assert (summary["mean"], summary["measured"], summary["unscored"]) == (pytest.approx(2 / 3), 3, 0)
     assert (summary["statuses"]["completed"], summary["failures"]) == (2, {"ValueError": 1})
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     assert [(line["status"], line["score"], line["error"]) for line in lines[1:2]] == [("completed", 1.0, "")]
+
+
+def test_new_scores_of_the_main_scorer_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [
+        {"kind": "judge", "turn": 1, "request": [], "error": "expected JSON"},
+        {"kind": "score", "metric": "llm_judge", "note": "the old reason"},
+        {"kind": "score", "metric": "math", "note": "the answer was read as 4"},
+    ]
+    results = [scored(task, 1.0, llm_judge=1.0) for task in ("a", "b")]
+    for result in results:
+        result.trajectory = pack_trajectory({"messages": [{"role": "user", "content": "?"}], "steps": steps})
+    run = made_run(tmp_path / "run", results, metric="llm_judge", judge_model="judge")
+    with sqlite3.connect(run / "journal.sqlite") as database:
+        database.execute("""UPDATE tasks SET body = json_set(body, '$.question', id)""")
+    wrong, right = '{"reasoning": "not the same", "correct": false}', '{"reasoning": "same", "correct": true}'
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with OpenAIServer(Script(answers={'"question": "b"': wrong}, default=right)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert main(["rescore", str(run), "--metric", "llm_judge"]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["mean"], summary["means"]["llm_judge"]) == (0.5, 0.5)
+    capsys.readouterr()
+    assert main(["show", str(run), "--wrong"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if " wrong " in line] == ["b"]
+    assert main(["show", str(run), "b"]) == 0
+    shown = capsys.readouterr().out
+    assert "score 0.000 llm_judge: not the same" in shown
+    assert "score 1.000 math: the answer was read as 4" in shown
+    assert "the old reason" not in shown
+    with Journal(run / "journal.sqlite", read_only=True) as journal:
+        [judged] = [step for step in journal.trajectory(2)["steps"] if step["kind"] == "judge"]
+    assert judged["metric"] == "llm_judge"
+    assert judged["response"]["choices"][0]["message"]["content"] == wrong
+    assert main(["show", str(run), "--wrong", "--metric", "math"]) == 0
+    assert "no wrong answers" in capsys.readouterr().out
+    assert main(["show", str(run), "--metric", "f1"]) == 2
+    assert "has no scores by 'f1'; it has: llm_judge, math" in capsys.readouterr().err
 
 
 def test_rescore_keeps_the_verdicts_of_a_judge_that_fails_once(

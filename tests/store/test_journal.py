@@ -31,7 +31,7 @@ from paragent.store import (
     summarise,
 )
 from paragent.store.formats import FORMATS, export
-from paragent.store.records import pack_trajectory, unpack_trajectory
+from paragent.store.records import NewScore, pack_trajectory, unpack_trajectory
 from paragent.tasks import BenchmarkTask
 
 TASKS = ["a", "b", "c", "d"]
@@ -215,7 +215,8 @@ def test_added_scores_that_are_not_finite_numbers_are_none(tmp_path: Path) -> No
     with Journal(tmp_path / "j") as journal:
         journal.record([result(name) for name in TASKS])
         values: list[object] = [0.5, float("nan"), float("inf"), "high"]
-        journal.set_scores("m", [(one.number, values[(one.number or 1) - 1]) for one in journal.results()])  # type: ignore[misc]
+        numbers = [one.number or 0 for one in journal.results()]
+        journal.set_scores("m", [NewScore(number, values[number - 1]) for number in numbers])  # type: ignore[arg-type]
         assert [one.scores["m"] for one in journal.results()] == [0.5, None, None, None]
 
 

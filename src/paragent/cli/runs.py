@@ -89,6 +89,8 @@ def _add_reading_commands(subparsers: Subparsers) -> None:
     cut = "list only results whose last reply was cut at the limit of tokens, or whose context was full"
     show.add_argument("--cut", action="store_true", help=cut)
     show.add_argument("--wrong", action="store_true", help="list only completed results with a score of 0")
+    metric = "the score to list, such as one that `rescore` has added (default: the main score of the run)"
+    show.add_argument("--metric", metavar="NAME", help=metric)
     limit = f"maximum number of results (default: {_LISTED})"
     show.add_argument("--limit", type=int, metavar="N", default=_LISTED, help=limit)
     show.set_defaults(run=_show)
@@ -235,8 +237,13 @@ def _show(options: argparse.Namespace) -> int:
         if options.cut:
             conditions.append(f"ending IN ({', '.join('?' * len(CUT_ENDINGS))})")
             values += CUT_ENDINGS
+        if options.metric is not None:
+            _check_has_scores(journal, options.metric)
         if options.wrong:
-            conditions, values = [*conditions, "status = ? AND score <= 0"], [*values, RolloutStatus.COMPLETED]
+            score = "score" if options.metric is None else "json_extract(scores, ?)"
+            conditions = [*conditions, f"status = ? AND {score} <= 0"]
+            paths = [] if options.metric is None else [f'$."{options.metric}"']
+            values = [*values, RolloutStatus.COMPLETED, *paths]
         where = " AND ".join(conditions)
         rows = []
         ordered = (
@@ -244,9 +251,11 @@ def _show(options: argparse.Namespace) -> int:
         )
         for (row,) in journal.rows(ordered, [*values, options.limit]):
             [result] = journal.results("number = ?", [row])
+            if options.metric is not None:
+                result.score = result.scores.get(options.metric)
             rows.append(dict(zip(_HEADINGS, _row(result, journal.task(result.task)), strict=True)))
         if rows:
-            wrapped, optional = ("question", "reference", "answer or error"), ("question", "turns", "work", "reference")
+            wrapped, optional = ("question", "reference", "answer or error"), ("turns", "work", "question", "reference")
             out.print(fitted_table(out.width, rows, wrapped=wrapped, optional=optional))
         else:
             _print_no_results(options, summary.statuses)
@@ -329,7 +338,8 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
         )
     out = console()
     folder = images_folder(journal.folder, task, attempt)
-    stored = journal.task(task)
+    stored, attempts = journal.task(task), _attempts(journal)
+    of_attempts = f" of {attempts}" if attempts > 1 else ""
     for execution, result in enumerate(results, 1):
         of_several = f", execution {execution} of {len(results)}" if len(results) > 1 else ""
         score, ending = number(result.score), escape(result.ending or result.kind)
@@ -337,7 +347,7 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
             f", {counted(result.cached_replies, 'reply', 'replies')} from the cache" if result.cached_replies else ""
         )
         verdict, colour = _verdict(result)
-        title = f"[bold]{escape(task)}[/] attempt {attempt}{of_several}"
+        title = f"[bold]{escape(task)}[/] attempt {attempt}{of_attempts}{of_several}"
         out.print(f"{title}: [{colour}]{verdict}[/], score {score}, {ending}{replies}")
         if stored is not None and stored.references:
             out.print(f"[cyan]reference[/] {escape(' | '.join(stored.references))}")
@@ -356,9 +366,9 @@ def _show_rollout(journal: Journal, task: str, attempt: int) -> int:
             out.print(f"[cyan]answer[/] {escape(_shortened(result.answer))}")
         for step in steps:
             if step.get("kind") == "score" and step.get("note"):
-                out.print(
-                    f"[cyan]score {score}[/] {escape(str(step.get('metric')))}: {escape(_shortened(str(step['note'])))}"
-                )
+                metric = str(step.get("metric"))
+                noted = number(result.scores.get(metric, result.score))
+                out.print(f"[cyan]score {noted}[/] {escape(metric)}: {escape(_shortened(str(step['note'])))}")
     return 0
 
 
@@ -610,11 +620,15 @@ def _scores(journal: Journal, metric: str | None) -> dict[str, float]:
         UsageError: the run has no scores of `metric`.
     """
     if metric is not None:
-        rows = journal.rows("SELECT DISTINCT key FROM results, json_each(results.scores) WHERE final = 1")
-        known = {name for (name,) in rows}
-        if metric not in known:
-            raise UsageError(
-                f"{journal.folder} has no scores by {metric!r}; it has: {', '.join(sorted(known)) or 'none'}. "
-                f"Add them: paragent rescore {journal.folder} --metric {metric}"
-            )
+        _check_has_scores(journal, metric)
     return task_scores(journal, metric)
+
+
+def _check_has_scores(journal: Journal, metric: str) -> None:
+    rows = journal.rows("SELECT DISTINCT key FROM results, json_each(results.scores) WHERE final = 1")
+    known = {name for (name,) in rows}
+    if metric not in known:
+        raise UsageError(
+            f"{journal.folder} has no scores by {metric!r}; it has: {', '.join(sorted(known)) or 'none'}. "
+            f"Add them: paragent rescore {journal.folder} --metric {metric}"
+        )

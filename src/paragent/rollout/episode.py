@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paragent.envs import Environment, Tool, ToolSource
     from paragent.models import Completion, Model
 
-__all__ = ["CLOSE_TIMEOUT", "OPEN_TIMEOUT", "RolloutEpisode", "current_episode"]
+__all__ = ["CLOSE_TIMEOUT", "OPEN_TIMEOUT", "RolloutEpisode", "current_episode", "recorded_fields"]
 
 OPEN_TIMEOUT = 600.0
 """Seconds for an environment and MCP servers to open; they start programs, and prepare the desktop of a machine."""
@@ -182,7 +182,7 @@ class RolloutEpisode:
                 self.call_failure = error if isinstance(error, Exception) else self.call_failure
             raise
         else:
-            step |= _recorded_fields(completion, model)
+            step |= recorded_fields(completion, model)
             if kind == "model":
                 self.call_failure, self.unanswered = None, 0.0
                 if completion.tokens is not None:
@@ -369,7 +369,7 @@ current_episode: ContextVar[RolloutEpisode | None] = ContextVar("paragent_episod
 """The episode whose code is running."""
 
 
-def _recorded_fields(completion: Completion, model: Model) -> dict[str, Any]:
+def recorded_fields(completion: Completion, model: Model) -> dict[str, Any]:
     """Return what is recorded of a reply. Token ids are left out of the response: the trajectory has them in `tokens`."""
     step = {name: getattr(completion, name) for name in _RECORDED}
     response = completion.response

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
+import time
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paragent._internal.tracebacks import described
 from paragent.errors import EndpointDown
 from paragent.models import ModelSettings, open_model
-from paragent.models.base import reply_counter
+from paragent.models.base import count_reply, reply_counter
 from paragent.rollout.blame import Circumstances, Stage, blame
-from paragent.rollout.resources import ask_judge
+from paragent.rollout.episode import recorded_fields
 from paragent.scorers import open_scorer
-from paragent.store import METRIC, PRICES, RolloutStatus
+from paragent.store import METRIC, PRICES, NewScore, RolloutStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from paragent.models import Model
     from paragent.scorers import Score, Scorer
+    from paragent.scorers.base import Ask
     from paragent.store import Journal, RolloutResult
 
 __all__ = ["JudgeUsage", "Rescored", "rescore"]
@@ -28,6 +31,8 @@ __all__ = ["JudgeUsage", "Rescored", "rescore"]
 _BATCH = 200
 """Answers that are scored between two commits."""
 _CONCURRENCY = 16
+_judge_steps: ContextVar[list[dict[str, Any]]] = ContextVar("paragent_judge_steps")
+"""The calls of the judge for the answer that is scored, as steps of its trajectory."""
 
 
 @dataclass(slots=True)
@@ -80,9 +85,9 @@ def rescore(
     only_unscored: bool = False,
     models: tuple[str | None, str | None] = (None, None),
 ) -> Rescored:
-    """Score the answers of a run, and store the scores in addition to the others.
+    """Score the answers of a run, and store the scores in addition to those of other scorers.
 
-    An answer whose scorer failed gets its score if this is the scorer whose score counts; its rollout is then completed.
+    If this is the scorer whose score counts, the new scores count, and answers whose scorer failed are completed.
 
     Args:
         journal: the journal of the run.
@@ -108,16 +113,15 @@ async def _rescore(
     models: tuple[str | None, str | None],
 ) -> Rescored:
     model = open_model(judge) if judge else None
-    scorer = open_scorer(name, ask=functools.partial(ask_judge, model) if model else None)
+    scorer = open_scorer(name, ask=_judge(model, name) if model else None)
     slots = asyncio.Semaphore(_CONCURRENCY)
-    counts = journal.meta(METRIC) in {None, name}
     judge_name = judge.name if judge else None
     total = JudgeUsage(is_counted=judge_name in models or journal.meta(PRICES) in {None, "null"})
     answers, unscored, failures = 0, dict[str, str](), dict[str, str]()
     try:
         results = journal.results(f"final = 1 AND status IN ({', '.join('?' * len(statuses))})", statuses)
         while batch := list(itertools.islice(results, _BATCH)):
-            scores: list[tuple[RolloutResult, Score]] = []
+            scores: list[tuple[RolloutResult, Score, list[dict[str, Any]]]] = []
             usage: dict[int, JudgeUsage] = {}
             try:
                 async with asyncio.TaskGroup() as group:
@@ -126,8 +130,11 @@ async def _rescore(
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
             finally:
-                values = [(result.number, score.value) for result, score in scores if result.number is not None]
-                journal.set_scores(name, values, counts=counts)
+                journal.set_scores(
+                    name,
+                    [_new_score(name, result, score, asked) for result, score, asked in scores],
+                    counts=journal.meta(METRIC) == name,
+                )
                 rows = [
                     (number, one.requests, one.prompt_tokens, one.completion_tokens) for number, one in usage.items()
                 ]
@@ -136,7 +143,7 @@ async def _rescore(
                 for one in usage.values():
                     total.add(one.requests, one.prompt_tokens, one.completion_tokens)
                 answers += len(scores)
-                unscored |= {result.label: score.note for result, score in scores if score.value is None}
+                unscored |= {result.label: score.note for result, score, _ in scores if score.value is None}
     finally:
         await scorer.close()
         if model:
@@ -144,16 +151,38 @@ async def _rescore(
     return Rescored(answers, unscored, failures, total)
 
 
+def _judge(model: Model, scorer: str) -> Ask:
+    """Return the function with which a scorer asks the judge."""
+
+    async def ask(messages: Sequence[Mapping[str, Any]]) -> str:
+        sent, began = [dict(message) for message in messages], time.monotonic()
+        completion = await model.complete(sent, [])
+        count_reply(model.settings.name, completion.usage)
+        step = {"kind": "judge", "metric": scorer, "model": model.settings.name, "request": sent}
+        seconds = round(time.monotonic() - began, 4)
+        _judge_steps.get().append({**step, "seconds": seconds, **recorded_fields(completion, model)})
+        return str(completion.message.get("content") or "")
+
+    return ask
+
+
+def _new_score(scorer: str, result: RolloutResult, score: Score, asked: list[dict[str, Any]]) -> NewScore:
+    assert result.number is not None
+    notes = [{"kind": "score", "metric": scorer, "note": score.note}] if score.note else []
+    return NewScore(result.number, score.value, [*asked, *notes])
+
+
 async def _score(
     journal: Journal,
     scorer: Scorer,
     result: RolloutResult,
     slots: asyncio.Semaphore,
-    scores: list[tuple[RolloutResult, Score]],
+    scores: list[tuple[RolloutResult, Score, list[dict[str, Any]]]],
     failures: dict[str, str],
     usage: dict[int, JudgeUsage],
 ) -> None:
-    """Score an answer and append the score to `scores`, or the failure to `failures`; add what a judge used to `usage`.
+    """Score an answer and append the score and the calls of the judge to `scores`, or the failure to `failures`; add what a
+    judge used to `usage`.
 
     Raises:
         InfrastructureError: no other answer can be scored either.
@@ -161,7 +190,9 @@ async def _score(
     task = journal.task(result.task)
     assert task is not None
     assert result.number is not None
-    reply_counter.set(usage.setdefault(result.number, JudgeUsage()).count)  # for this asyncio task only
+    reply_counter.set(usage.setdefault(result.number, JudgeUsage()).count)  # both for this asyncio task only
+    asked: list[dict[str, Any]] = []
+    _judge_steps.set(asked)
     async with slots:
         try:
             score = await scorer.score(task, result.answer or "")
@@ -171,4 +202,4 @@ async def _score(
                 raise
             failures[result.label] = described(error)
         else:
-            scores.append((result, score))
+            scores.append((result, score, asked))

@@ -7,6 +7,7 @@ from paragent.store.groups import AttemptResult, GroupState, GroupStore, StoredG
 from paragent.store.journal import Journal, add_note, change_note
 from paragent.store.records import (
     MachineEvent,
+    NewScore,
     Note,
     PendingRollout,
     RolloutResult,
@@ -29,6 +30,7 @@ __all__ = [
     "GroupStore",
     "Journal",
     "MachineEvent",
+    "NewScore",
     "Note",
     "PendingRollout",
     "RolloutActivity",

@@ -11,6 +11,7 @@ import functools
 import json
 import sqlite3
 import time
+import zlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +28,7 @@ from paragent.store.records import (
     finite_score,
     make_storable,
     pack_task,
+    pack_trajectory,
     unpack_task,
     unpack_trajectory,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from paragent.store.records import NewScore
     from paragent.tasks import BenchmarkTask
 
 __all__ = ["Journal", "add_note", "change_note"]
@@ -279,28 +282,42 @@ class Journal:
                 "UPDATE results SET final = 0 WHERE final = 1 AND task = ? AND attempt = ?", [task, attempt]
             )
 
-    def set_scores(self, scorer: str, scores: Iterable[tuple[int, float | None]], *, counts: bool = False) -> None:
-        """Add the scores of a scorer, as pairs of a result's number and a score.
+    def set_scores(self, scorer: str, scores: Iterable[NewScore], *, counts: bool = False) -> None:
+        """Store the scores of a scorer, and replace what it and its judge wrote before.
 
         Args:
             scorer: the name of the scorer.
             scores: the scores.
             counts: whether this is the score that counts. Results whose scorer had failed are then completed by it.
         """
-        finite = [(number, finite_score(value)) for number, value in scores]
+        finite = [(score, finite_score(score.value)) for score in scores]
         with self._transaction("store scores"):
-            self._db.executemany(
-                "UPDATE results SET scores = json_set(scores, ?, ?) WHERE number = ?",
-                ((f'$."{scorer}"', value, number) for number, value in finite),
-            )
-            self._db.executemany(
-                "UPDATE results SET status = ?, score = ?, kind = '', error = '' WHERE number = ? AND status = ?",
-                (
-                    (RolloutStatus.COMPLETED, value, number, RolloutStatus.UNSCORED)
-                    for number, value in finite
-                    if counts and value is not None
-                ),
-            )
+            for score, value in finite:
+                self._db.execute(
+                    "UPDATE results SET scores = json_set(scores, ?, ?) WHERE number = ?",
+                    [f'$."{scorer}"', value, score.result],
+                )
+                self._replace_steps(scorer, score, counts=counts)
+                if counts:
+                    self._db.execute(
+                        "UPDATE results SET status = ?1, score = ?2, kind = '', error = '' "
+                        "WHERE number = ?3 AND (status = ?1 OR (status = ?4 AND ?2 IS NOT NULL))",
+                        [RolloutStatus.COMPLETED, value, score.result, RolloutStatus.UNSCORED],
+                    )
+
+    def _replace_steps(self, scorer: str, score: NewScore, *, counts: bool) -> None:
+        try:
+            trajectory = self.trajectory(score.result)
+        except (ValueError, zlib.error):  # of a foreign run: it stays as it is
+            return
+        if not isinstance(trajectory, dict) or not isinstance(trajectory.get("steps"), list):
+            return
+        replaced = {scorer, None} if counts else {scorer}  # during a rollout, the judge of the main scorer has no name
+        before = trajectory["steps"]
+        kept = [step for step in before if not (_is_of_scorer(step) and step.get("metric") in replaced)]
+        if len(kept) < len(before) or score.steps:
+            body = pack_trajectory({**trajectory, "steps": [*kept, *score.steps]})
+            self._db.execute("UPDATE trajectories SET body = ? WHERE result = ?", [body, score.result])
 
     def add_judge_usage(
         self, usage: Iterable[tuple[int, int, int | None, int | None]], *, is_agent_model: bool
@@ -462,6 +479,10 @@ class Journal:
     def _transaction(self, what: str) -> Iterator[None]:
         with self._errors_for(what), transaction(self._db):
             yield
+
+
+def _is_of_scorer(step: Any) -> bool:
+    return isinstance(step, dict) and step.get("kind") in {"judge", "score"}
 
 
 def add_note(path: Path, execution: int, step: int, text: str) -> Note:

@@ -16,10 +16,11 @@ from paragent.store.activity import unpack_activity
 from paragent.tasks import BenchmarkTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "MachineEvent",
+    "NewScore",
     "Note",
     "PendingRollout",
     "RolloutResult",
@@ -205,6 +206,19 @@ class Note:
     """When it was written, in seconds since the epoch."""
     number: int | None = None
     """Its number in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewScore:
+    """A score that was computed after the rollout."""
+
+    result: int
+    """The number of the result."""
+    value: float | None
+    """None: there was nothing to compare."""
+    steps: Sequence[Mapping[str, Any]] = ()
+    """Steps for the trajectory: the calls of a judge, and what the scorer says about its score. They have the kinds `judge` and
+    `score`, and the name of the scorer as `metric`."""
 
 
 def pack_task(task: BenchmarkTask) -> str:
