@@ -18,11 +18,15 @@ def source_tree() -> Path | None:
     return root if sources.name == "src" and (root / "pyproject.toml").is_file() else None
 
 
-def install_command(extras: Iterable[str]) -> str:
-    """Return the command that installs extras into this environment, from the place that paragent was installed from."""
+def install_command(extras: Iterable[str] = ()) -> str:
+    """Return the command that installs extras, or what every command needs, from the place that paragent was installed from.
+
+    It installs into the environment of this program.
+    """
     import shlex
 
-    flag, requirement = _requirement(f"[{','.join(sorted(set(extras)))}]")
+    names = ",".join(sorted(set(extras)))
+    flag, requirement = _requirement(f"[{names}]" if names else "")
     return f"{_pip_install()} {flag}{shlex.quote(requirement)}"
 
 

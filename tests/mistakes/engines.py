@@ -110,10 +110,7 @@ MISTAKES = (
         command="paragent runs",
         given=runs,
         without=("rich",),
-        says=(
-            "this command needs the package 'rich', which is not installed",
-            "`paragent doctor` shows which extra of paragent has it",
-        ),
+        says=("this command needs the package 'rich', which is not installed: ", "pip install "),
     ),
     Mistake(
         title="no bubblewrap for programs of --mode py",

@@ -128,8 +128,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("paragent"):
             raise
+        from paragent._installation import install_command
+
         missing = f"this command needs the package {error.name!r}, which is not installed"
-        return _print_error(f"{missing}; `paragent doctor` shows which extra of paragent has it", 2)
+        return _print_error(f"{missing}: {install_command()}", 2)
     return status
 
 
