@@ -59,6 +59,11 @@ class Opener(AgentBase):
     async def stream_nested(self, other: Opener) -> AsyncIterator[Any]:
         yield [[other.wait_shortly(1)]]
 
+    async def wait_for_cancelled(self) -> None:
+        call = Result.of(Opener(to_dist=True).after("never"))
+        call.cancel()
+        await call
+
     async def wait_shortly(self, value: Any) -> Any:
         await asyncio.sleep(0.01)
         return [value]
@@ -129,6 +134,14 @@ def test_wait_can_return_after_the_first_call(calls: Any) -> None:
     assert done[0] is quick
     assert pending[0] is slow
     assert len(done) == len(pending) == 1
+
+
+def test_wait_returns_each_result_once(calls: Any) -> None:
+    (pending, _), (quick, path) = calls("pending"), calls("quick")
+    path.touch()
+    done, waiting = wait([quick, pending, quick, pending], timeout=LONG, return_when=FIRST_COMPLETED)
+    assert [id(result) for result in done] == [id(quick)]
+    assert [id(result) for result in waiting] == [id(pending)]
 
 
 def test_wait_can_return_after_the_first_failure(calls: Any) -> None:
@@ -282,6 +295,26 @@ def test_a_cancelled_call_raises_cancelled_error(calls: Any) -> None:
         result.result(LONG)
     assert isinstance(caught.value, AgentError)
     assert not isinstance(caught.value, asyncio.CancelledError)
+
+
+def test_a_result_says_whether_it_is_running_or_cancelled(calls: Any, opener: Opener) -> None:
+    (cancelled, _), (succeeded, path) = calls("a"), calls("b")
+    failed: Result[Any] = Result.of(opener.after(3))  # type: ignore[arg-type]
+    late = Result.of(opener.options(timeout=0.01).after(str(path) + ".other"))
+    assert (cancelled.running(), cancelled.cancelled(), cancelled.done()) == (True, False, False)
+    assert cancelled.cancel()
+    path.touch()
+    for result in (succeeded, failed, late):
+        result.exception(LONG)
+    assert [result.running() for result in (cancelled, succeeded, failed, late)] == [False] * 4
+    assert [result.cancelled() for result in (cancelled, succeeded, failed, late)] == [True, False, False, False]
+
+
+def test_a_call_that_ends_because_another_was_cancelled_is_cancelled(opener: Opener) -> None:
+    result = Result.of(opener.wait_for_cancelled())
+    wait([result], LONG)
+    assert result.cancelled()
+    assert isinstance(result.exception(), CallCancelled)
 
 
 def test_typed_access_returns_the_same_object(opener: Opener, calls: Any) -> None:

@@ -37,7 +37,7 @@ from paragent.remote.stream import RemoteStream, StreamBuffer
 from paragent.remote.values import PLAIN, encode_argument
 from paragent.serialization.code_cache import MODULES, SentCode
 from paragent.transport.auth import load_token
-from paragent.transport.loop import io_loop, on_failure, run
+from paragent.transport.loop import fork_error, io_loop, is_forked, on_failure, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,8 @@ class Link:
     """An agent server as this process uses it. Any thread may use a link.
 
     The constructor sends nothing. The connection is made for the first message; an error of connecting is the outcome of the
-    calls that wait for it.
+    calls that wait for it. In a process that was forked after remote agents were used, it is the outcome of all calls that this
+    is not possible.
 
     Args:
         endpoint: the server.
@@ -81,7 +82,7 @@ class Link:
         """Kills the process of the server if a cancelled call does not end; None unless one agent has the process for itself."""
         self._call_numbers = itertools.count(1)
         self._agent_numbers = itertools.count(1)
-        self._loop = io_loop()
+        self._loop = _closed_loop() if is_forked() else io_loop()
         self._outbox = Outbox(lambda: self._connection.notify())
         self._pending = PendingCalls(self._outbox, lambda: not self._on_io_loop(), self._push_offered)
         self._offers: weakref.WeakValueDictionary[int, RemoteCall] = weakref.WeakValueDictionary()
@@ -107,6 +108,8 @@ class Link:
         self._shared: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         """How much of the code of another server this one was sent."""
         self._copies: weakref.WeakValueDictionary[tuple[str, int], set[int]] = weakref.WeakValueDictionary()
+        if is_forked():
+            self.abandon()
 
     @property
     def session(self) -> str:
@@ -364,9 +367,21 @@ class Link:
         """Declare the server lost: pending and later calls fail with this error."""
         self._pending.lose(error)
 
+    def fail_if_lost(self) -> None:
+        """End all pending calls if the server is lost."""
+        self._pending.fail_if_lost()
+
+    def abandon(self) -> None:
+        """In a forked process: send nothing, and have all calls fail. The connection belongs to the parent process."""
+        self._definitions_lock = threading.Lock()
+        self.hard_stop = None
+        self._outbox.close()
+        self._pending.abandon(fork_error())
+
     def retire(self, then: Callable[[], None]) -> None:
-        """Have `then` called, on the I/O loop, when no call is pending and the server keeps no result."""
-        self._connection.retire(then)
+        """Have `then` called, on the I/O loop, when no call is pending and the server keeps no result; not if it is lost."""
+        if self._pending.lost is None:
+            self._connection.retire(then)
 
     async def reconnect(self) -> None:
         """On the I/O loop: replace the connection by a new one; no message is lost or handled twice."""
@@ -375,6 +390,12 @@ class Link:
     async def close(self, timeout: float) -> None:
         """Close the session and the connection; pending calls fail with `ServerLost`."""
         await self._connection.close(timeout)
+
+
+def _closed_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return loop
 
 
 def _plain_size(args: tuple[Any, ...]) -> int | None:
@@ -462,14 +483,19 @@ def _take_all() -> list[Link]:
     return links
 
 
-def _forget_links() -> None:
+_abandoned: list[Link] = []
+"""In a forked process: the links of the parent. They are kept, because freeing a channel of gRPC would use its connection."""
+
+
+def _abandon_links() -> None:
     """In a forked process: the connections are the parent's."""
     global _links_lock
-    _links.clear()
-    _all_links.clear()
     _links_lock = threading.Lock()
+    _abandoned.extend(_take_all())
+    for link in _abandoned:
+        link.abandon()
 
 
 on_failure(_lose_all)
 atexit.register(close_links)
-os.register_at_fork(after_in_child=_forget_links)
+os.register_at_fork(after_in_child=_abandon_links)

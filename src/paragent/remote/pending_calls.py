@@ -51,7 +51,7 @@ class _Sized:
 class Outbox:
     """Messages that wait to be sent.
 
-    Any thread may call `put`, `wake` and `clear`, which never block. The other methods belong to the I/O loop.
+    Any thread may call `put`, `wake`, `clear` and `close`, which never block. The other methods belong to the I/O loop.
 
     Args:
         notify: tells the I/O loop that there are messages; called once until `begin_reading`.
@@ -82,6 +82,11 @@ class Outbox:
 
     def clear(self) -> None:
         """Drop all messages."""
+        self._messages.clear()
+
+    def close(self) -> None:
+        """Drop all messages, and never notify the I/O loop again."""
+        self._awake = True
         self._messages.clear()
 
     @property
@@ -305,6 +310,15 @@ class PendingCalls:
             self._outbox.clear()
             self._room.notify_all()
         wake_loops(wakeups)
+
+    def abandon(self, error: ParagentError) -> None:
+        """In a forked process: have `fail_if_lost` end all calls with this error.
+
+        It does not end them itself: programs fork to start other programs, and there may be a million calls.
+        """
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._room = threading.Condition(self._lock)
+        self.lost = error
 
     def loss(self) -> ParagentError:
         """Return a new error that says why the server is lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -68,6 +69,15 @@ _lock = threading.RLock()
 as it is held briefly. Reentrant, because finalizers of users may run meanwhile and use results."""
 
 
+def _renew_lock() -> None:
+    """In a forked process: another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class RemoteCall:
     """State of one call: pending, or how it ended.
 
@@ -92,6 +102,12 @@ class RemoteCall:
         self.watchers: list[Any] | None = None
 
     # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def ended(self) -> bool:
+        """Return whether the call has ended."""
+        if self.state == PENDING and self.link is not None:
+            self.link.fail_if_lost()  # in a forked process nothing else ends it
+        return self.state != PENDING
 
     def watch(self, watcher: Callable[[], object] | tuple[Any, Any]) -> bool:
         """Have `watcher` called, or the future of `(loop, future)` woken, when the call ends; return False if it has ended."""
@@ -119,7 +135,7 @@ class RemoteCall:
             TimeoutError: it has not ended within `timeout` seconds.
             ValueError: `timeout` is NaN.
         """
-        if self.state != PENDING:
+        if self.ended():
             return
         if timeout is not None and math.isnan(timeout):
             raise ValueError("timeout must be a number of seconds, not NaN")
@@ -133,7 +149,7 @@ class RemoteCall:
         """Wait until the call has ended, on the running event loop; cancelling the waiting task cancels the call."""
         import asyncio
 
-        if self.state != PENDING:
+        if self.ended():
             return
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -177,7 +193,7 @@ class RemoteCall:
 
     def cancel(self) -> bool:
         """Cancel the call; return False if it had already ended."""
-        if self.state != PENDING or self.link is None:
+        if self.ended() or self.link is None:
             return False
         return self.link.cancel(self)
 
@@ -266,7 +282,15 @@ class Result(Generic[T_co]):
 
     def done(self) -> bool:
         """Return whether the call has ended: with a value, an error or by cancellation."""
-        return self.__paragent_call__.state != PENDING
+        return self.__paragent_call__.ended()
+
+    def running(self) -> bool:
+        """Return whether the call has not ended; it may still wait for its turn."""
+        return not self.__paragent_call__.ended()
+
+    def cancelled(self) -> bool:
+        """Return whether the call has ended with `CallCancelled`; a call that timed out has not."""
+        return self.__paragent_call__.state in (FAILED, RAISED) and isinstance(self.exception(), CallCancelled)
 
     def result(self, timeout: float | None = None) -> T_co:
         """Return the value; wait up to `timeout` seconds for it. The call continues after a timeout.

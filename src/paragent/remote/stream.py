@@ -110,6 +110,7 @@ class RemoteStream(Generic[T]):
 
     def __next__(self) -> T:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        self._link.fail_if_lost()  # in a forked process nothing else ends the stream
         buffer = self._buffer
         while True:
             arrival = buffer.arrival
@@ -129,6 +130,7 @@ class RemoteStream(Generic[T]):
         import asyncio
 
         deadline = None if self._timeout is None else asyncio.get_running_loop().time() + self._timeout
+        self._link.fail_if_lost()
         buffer = self._buffer
         while True:
             arrival = buffer.arrival

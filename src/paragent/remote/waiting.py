@@ -28,12 +28,12 @@ T = TypeVar("T")
 def wait(
     results: Iterable[Result[T]], timeout: float | None = None, return_when: ReturnWhen = ALL_COMPLETED
 ) -> tuple[list[Result[T]], list[Result[T]]]:
-    """Wait until calls have ended or `timeout` seconds have passed; return `(done, not done)` in the given order.
+    """Wait until calls have ended or `timeout` seconds have passed; return `(done, not done)`, each in the given order.
 
     A call that failed is done; its error is not raised here.
 
     Args:
-        results: what calls to remote agents returned.
+        results: what calls to remote agents returned. A result that occurs twice is returned once.
         timeout: the seconds to wait; None: no limit.
         return_when: a constant of `concurrent.futures`. ALL_COMPLETED: when all have ended. FIRST_COMPLETED: when one has ended.
             FIRST_EXCEPTION: when one has failed, or all have ended; a cancelled call has not failed.
@@ -41,7 +41,8 @@ def wait(
     Raises:
         UsageError: one of them is not a lazy result, or `return_when` is unknown.
     """
-    waited = [checked_result(result, "paragent.wait") for result in results]
+    # By identity: comparing two results would wait for their values.
+    waited = {id(result): checked_result(result, "paragent.wait") for result in results}.values()
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise UsageError(
             "return_when must be FIRST_COMPLETED, FIRST_EXCEPTION or ALL_COMPLETED of concurrent.futures, "

@@ -27,5 +27,6 @@ __getattr__ = names_from(
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 # With fork support, gRPC stops and restarts its threads around every fork. A child that is forked while those threads are busy
-# may crash in that code: one in six did, Ray's processes among them. No forked child here uses gRPC.
+# may crash in that code: one in six did, Ray's processes among them. A forked child cannot use gRPC in any case, so there
+# `transport.loop.io_loop` raises.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -23,6 +23,7 @@ from paragent.remote.children.forkserver import close_fork_server, fork_server
 from paragent.remote.placement import trusted_here
 from paragent.transport.address import Address
 from paragent.transport.auth import load_token
+from paragent.transport.loop import io_loop
 
 if TYPE_CHECKING:
     from paragent.remote.link import Link
@@ -96,6 +97,11 @@ class ChildServer:
         self.end()
         self._lifeline.close()
 
+    def forget(self) -> None:
+        """In a forked process: close its copy of the lifeline. Then neither `end` nor `kill` can end the process."""
+        self.ended = True
+        self._lifeline.close()
+
 
 class _ChildPool:
     """Starts child servers and assigns agents to them."""
@@ -138,6 +144,7 @@ class _ChildPool:
             return link, child
 
     def _start_child(self) -> Link:
+        io_loop()  # raises in a forked process, which must not start anything
         server = fork_server()
         # Loading gRPC takes as long as starting the fork server; both happen at the same time.
         from paragent.remote.link import Link, register_link
@@ -181,6 +188,8 @@ class _ChildPool:
 
     def reset_after_fork(self) -> None:
         """Forget the children, which belong to the parent process."""
+        for child in self._children:
+            child.forget()
         self.__init__()  # type: ignore[misc]
 
 
