@@ -448,12 +448,20 @@ class WorkerLost(InfrastructureError):
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the run. `responses` has the response to every task that was accepted, by id, in input order.
 
-    It is empty after `iter_tasks`, which has yielded all responses, including those of cancelled tasks.
+    After a second Ctrl-C it has the responses so far. It is empty after `iter_tasks`, which has yielded the responses,
+    including those of cancelled tasks.
     """
 
-    def __init__(self, responses: Mapping[str, Any]) -> None:
+    def __init__(self, responses: Mapping[str, Any], total: int | None = None) -> None:
         self.responses = dict(responses)
         """A response for each task, by id, including cancelled ones."""
+        self.total = total
+        """How many tasks there are; None after `iter_tasks`, and if the tasks came from a generator."""
         done = sum(1 for response in self.responses.values() if getattr(response, "success", False))
-        summary = f"{done:,} of {_counted(len(self.responses), 'task')} had succeeded; the others are cancelled"
-        super().__init__(f"interrupted: {summary if self.responses else 'the running tasks are cancelled'}")
+        if total is not None:
+            summary = f"{done:,} of {_counted(total, 'task')} had succeeded; the others are cancelled"
+        elif self.responses:
+            summary = f"{_counted(done, 'task')} had succeeded; the others are cancelled"
+        else:
+            summary = "the running tasks are cancelled"
+        super().__init__(f"interrupted: {summary}")

@@ -6,12 +6,15 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from paragent._internal.ids import new_id
 from paragent._internal.representations import short_record
 from paragent._internal.validation import integer, seconds, suggests_fields
 from paragent.errors import ConfigError, TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "ANSWERED",
@@ -44,7 +47,7 @@ class Task:
     input: Any = None
     """The input of the agent. An `AgentBase` receives it as `Msg.content` (or unchanged, if it is a `Msg`), a function
     receives it unchanged."""
-    agent: Any = None
+    agent: Callable[[Any], Any] | None = None
     """An `AgentBase`, or any function of one argument, sync or async."""
     id: str = field(default_factory=lambda: new_id("task"))
     """Unique within a run; the key of the response."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paragent import EngineFailed, Interrupted, RunConfig, Runners, Task, TaskResponse, TaskStatus, UsageError
+from paragent import EngineFailed, Interrupted, Progress, RunConfig, Runners, Task, TaskResponse, TaskStatus, UsageError
 from paragent.engines import Call, RuntimeEngine
 from paragent.execution import Ending, Outcome, record_step
 from paragent.runners import calls as prepare
@@ -276,6 +276,80 @@ def test_an_engine_that_fails_while_it_is_cancelled_costs_no_response() -> None:
     assert statuses.count(TaskStatus.CANCELLED) == len(tasks) - 1
 
 
+class InterruptedTwice(Immediate):
+    """Returns some answers, then raises KeyboardInterrupt; the second one comes in `cancel` or `close`."""
+
+    def __init__(self, answers: int, method: str) -> None:
+        super().__init__()
+        self.answers = answers
+        setattr(self, method, self.interrupt)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        if len(self.delivered) < self.answers:
+            self.delivered.add(self.waiting[0].label)
+            call = self.waiting.pop(0)
+            return [Outcome(call.number, Ending.RETURNED, pack([unpack(call.argument)], "it"), seconds=0.1)]
+        raise KeyboardInterrupt
+
+    def interrupt(self, *_: float) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", ["cancel", "close"])
+@pytest.mark.parametrize("way", ["iter_tasks", "map", "sync_run_task"])
+def test_a_second_ctrl_c_raises_interrupted_without_a_chained_traceback(
+    way: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CANCEL_GRACE", 0.0)
+    monkeypatch.setattr(run, "CANCEL_LIMIT", 0.01)
+    engine = InterruptedTwice(2, method)
+    monkeypatch.setattr("paragent.engines.open_engine", lambda _: engine)
+    given = (echo, [[number] for number in range(9)]) if way == "map" else (tasks_as("list"),)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(getattr(Runners, way)(*given))
+    assert isinstance(caught.value, Interrupted)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "summary"),
+    [
+        ("list", 2, "2 of 9 tasks had succeeded; the others are cancelled"),
+        ("list", 0, "0 of 9 tasks had succeeded; the others are cancelled"),
+        ("generator", 2, "2 tasks had succeeded; the others are cancelled"),
+        ("generator", 0, "the running tasks are cancelled"),
+    ],
+)
+def test_the_message_after_a_second_ctrl_c_counts_all_tasks(kind: str, answers: int, summary: str) -> None:
+    engine = InterruptedTwice(answers, "cancel")
+    with pytest.raises(Interrupted) as caught:
+        Runners.sync_run_task(tasks_as(kind), engine.config, engine=engine)
+    assert str(caught.value) == f"interrupted: {summary}"
+    assert len(caught.value.responses) == answers
+    assert caught.value.total == (9 if kind == "list" else None)
+
+
+def test_the_message_after_one_ctrl_c_counts_all_tasks() -> None:
+    engine = FailsWhenCancelled()
+    with pytest.raises(Interrupted, match=r"interrupted: 1 of 9 tasks had succeeded; the others are cancelled"):
+        Runners.sync_run_task(tasks_as("list"), engine.config, engine=engine)
+
+
+@pytest.mark.parametrize("way", ["iter_tasks", "sync_run_task"])
+def test_the_last_progress_after_ctrl_c_counts_tasks_that_were_not_submitted(way: str) -> None:
+    reported: list[tuple[int, int]] = []
+
+    def note(progress: Progress) -> None:
+        reported.append((progress.done, progress.counts[TaskStatus.CANCELLED]))
+
+    engine = FailsWhenCancelled()
+    tasks = [Task([number], echo, id=str(number)) for number in range(2 * engine.window)]
+    with pytest.raises(Interrupted):
+        list(getattr(Runners, way)(tasks, engine.config, engine=engine, progress=note))
+    assert reported[-1] == (len(tasks), len(tasks) - 1)
+
+
 class ClosedReporter(Reporter):
     """Notes that it was closed."""
 
@@ -290,7 +364,7 @@ class ClosedReporter(Reporter):
 def test_an_interrupt_while_the_display_opens_closes_it_and_loses_no_task(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bar that is not closed hides the cursor and draws over the output of the program."""
+    """A bar that is not closed draws over the output of the program."""
     opened: list[ClosedReporter] = []
 
     def open_and_interrupt(config: RunConfig, total: int | None) -> Reporter:

@@ -229,3 +229,21 @@ def test_a_second_ctrl_c_while_the_engine_closes_restores_the_terminal(
     assert said, plain(shown)
     assert drawn.rindex(SHOW_CURSOR) > drawn.rindex("\x1b[?25l"), "the cursor was hidden and is shown again"
     assert "in progress" not in after
+
+
+KILLED = """
+import os, signal
+from paragent import RunConfig, Runners, Task
+from paragent.testing.agents import nap
+
+tasks = [Task(0.01, nap), Task(60, nap)]
+for response in Runners.iter_tasks(tasks, RunConfig(worker_num=1, concurrency=2, progress=True)):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_the_cursor_is_visible_after_the_program_was_killed() -> None:
+    with Terminal(KILLED) as terminal:
+        shown = terminal.output()
+        assert terminal.process.wait(END_LIMIT) == -signal.SIGTERM
+    assert shown.rindex(SHOW_CURSOR) > shown.rfind("\x1b[?25l")

@@ -57,7 +57,7 @@ class Runners:
         try:
             complete(run, responses)
         except KeyboardInterrupt:
-            raise Interrupted(_sorted(responses, order)) from None
+            raise Interrupted(_sorted(responses, order), run.total) from None
         except EngineFailed as failure:
             failure.responses = _sorted(responses, order)
             raise
@@ -85,7 +85,7 @@ class Runners:
     @staticmethod
     def sync_run(
         input: Any,  # noqa: A002 - the documented name
-        agent: Any,
+        agent: Callable[[Any], Any],
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
@@ -98,7 +98,7 @@ class Runners:
     @staticmethod
     async def run(
         input: Any,  # noqa: A002 - the documented name
-        agent: Any,
+        agent: Callable[[Any], Any],
         run_conf: RunConfig | None = None,
         *,
         engine: RuntimeEngine | None = None,
@@ -124,7 +124,8 @@ class Runners:
 
         Raises:
             UsageError: a task of a list cannot be run; nothing was started.
-            Interrupted: (while iterating) after Ctrl-C, when the responses of the cancelled tasks have been yielded.
+            Interrupted: (while iterating) after Ctrl-C, when the responses of the cancelled tasks have been yielded; after a
+                second Ctrl-C at once.
         """
         return _iterate(tasks, _config(run_conf, settings, engine), engine)
 
@@ -185,10 +186,14 @@ class Runners:
 
 
 def exec_tasks(
-    tasks: Iterable[Task], run_conf: RunConfig | None = None, **settings: Unpack[RunSettings]
+    tasks: Task | Iterable[Task],
+    run_conf: RunConfig | None = None,
+    *,
+    engine: RuntimeEngine | None = None,
+    **settings: Unpack[RunSettings],
 ) -> dict[str, TaskResponse]:
-    """Run tasks and return their responses by id, in input order: `Runners.sync_run_task` as a function."""
-    return Runners.sync_run_task(tasks, run_conf, **settings)
+    """Run one task or many; return the responses by task id, in input order: `Runners.sync_run_task` as a function."""
+    return Runners.sync_run_task(tasks, run_conf, engine=engine, **settings)
 
 
 def _iterate(tasks: Iterable[Task], config: RunConfig, engine: RuntimeEngine | None) -> Generator[TaskResponse]:

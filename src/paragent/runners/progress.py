@@ -117,6 +117,7 @@ class _Display(Reporter):
         if sys.stderr.isatty():
             self._bar, self._task = _rich_bar(config.job_name, total)
             self._bar.start()
+            self._bar.console.show_cursor()  # `start` hides it, and a signal that kills this process would leave it hidden
 
     def _show(self, progress: Progress) -> None:
         state = f"starting {self._engine_name}" if self._starting else f"{progress.running} in progress"

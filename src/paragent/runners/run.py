@@ -65,13 +65,14 @@ class Run:
         self._ids: IdSet | None = IdSet()
         self._prepared: list[Call] = []
         """Calls that were not submitted, the next one last."""
-        self._total: int | None = None
+        self.total: int | None = None
+        """How many tasks there are; None if that is not known."""
         self.source: Any = tasks
         """Tasks that the caller has to draw and feed; empty if the constructor has prepared all of them."""
         if isinstance(tasks, Sized):
             known: list[Task] = list(tasks)  # type: ignore[call-overload]
             calls = self._preparer.calls(known)
-            self._ids, self._total = None, len(known)
+            self._ids, self.total = None, len(known)
             if self._sequence is None:
                 self._prepared, self.source = calls[::-1], ()
         self.drawn: list[Task] = []
@@ -95,7 +96,7 @@ class Run:
             self._claimed = self._engine.claim()
             if not self._claimed:
                 raise UsageError("this engine is busy with another run; open one engine for each run that overlaps")
-            self._reporter = open_reporter(self._config, self._total)
+            self._reporter = open_reporter(self._config, self.total)
 
     @property
     def ready(self) -> dict[int, TaskResponse]:
@@ -183,10 +184,10 @@ class Run:
             while self._dispatcher.outstanding and time.monotonic() < deadline:
                 self._collect(0.1)
         self._dispatcher.abandon(Ending.CANCELLED)
-        self._collect(0.0)
         numbers = self._engine.numbers
         self.ready.update((next(numbers), cancelled(task, "cancelled before it started")) for task in unsubmitted)
         self.drawn, self._prepared = [], []
+        self._collect(0.0)  # so that the progress display counts them
 
     def close(self) -> None:
         """Close the engine, or, if it was lent, cancel the calls that it still has."""
@@ -195,7 +196,7 @@ class Run:
                 self._engine.close()
             elif self._dispatcher.outstanding:
                 self.cancel()
-        finally:  # also after a second Ctrl-C: the progress bar hides the cursor and draws from a thread of its own
+        finally:  # also after a second Ctrl-C: the progress bar draws from a thread of its own
             with signals_deferred():
                 if self._claimed:
                     self._engine.unclaim()
@@ -229,7 +230,8 @@ def complete(run: Run, responses: dict[str, TaskResponse]) -> None:
 
     Raises:
         EngineFailed: the engine cannot continue; `responses` has the responses so far.
-        Interrupted: Ctrl-C; `responses` has all responses, including those of cancelled tasks.
+        KeyboardInterrupt: Ctrl-C; `responses` has all responses, including those of cancelled tasks. After a second Ctrl-C it
+            has the responses so far.
     """
     source = _Source(run.source)
     try:
@@ -239,7 +241,7 @@ def complete(run: Run, responses: dict[str, TaskResponse]) -> None:
     except KeyboardInterrupt:
         run.cancel(source.rest())
         _take(run, responses)
-        raise Interrupted({}) from None
+        raise
     finally:
         run.close()
 
@@ -254,19 +256,22 @@ def iterate(run: Run) -> Generator[TaskResponse]:
     """Yield the responses of a run as they finish.
 
     Raises:
-        Interrupted: after Ctrl-C, when the responses of the cancelled tasks have been yielded.
+        Interrupted: after Ctrl-C, when the responses of the cancelled tasks have been yielded, and after a second Ctrl-C.
     """
     source = _Source(run.source)
     try:
-        run.open()
-        for _ in _turns(run, source):
+        try:
+            run.open()
+            for _ in _turns(run, source):
+                yield from _take_ready(run)
+        except KeyboardInterrupt:
+            run.cancel(source.rest())
             yield from _take_ready(run)
+            raise
+        finally:
+            run.close()
     except KeyboardInterrupt:
-        run.cancel(source.rest())
-        yield from _take_ready(run)
         raise Interrupted({}) from None
-    finally:
-        run.close()
 
 
 def _turns(run: Run, source: _Source) -> Generator[None]:

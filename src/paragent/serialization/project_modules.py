@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import paragent
+from paragent.errors import UsageError
 from paragent.serialization.code_cache import MODULES
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["Source", "collect", "install"]
+__all__ = ["Source", "check_loaded", "collect", "install"]
 
 
 class Source(NamedTuple):
@@ -39,17 +40,61 @@ class Source(NamedTuple):
 
 
 _sources: dict[str, Source] = {}
-_installed: set[str] = set()
+_installed: dict[str, dict[str, bytes]] = {}
+"""By digest of a set of modules: the hash of the source of each module."""
+_checked: dict[str, int] = {}
+"""By digest of a set: the number of loaded modules when it was found to agree with them."""
+_loaded: dict[str, tuple[ModuleType, bytes | None]] = {}
+"""By name: a loaded module and the hash of its source."""
 
 
 def install(digest: str, blob: bytes) -> None:
     """Make modules importable, without importing them. Later modules replace earlier ones of the same name."""
     if digest in _installed:
         return
-    _installed.add(digest)
-    _sources.update(pickle.loads(blob))
+    sources: dict[str, Source] = dict(pickle.loads(blob))
+    # Packages without a file of their own have no source.
+    _installed[digest] = {name: _hash(source.text) for name, source in sources.items() if source.file}
+    _sources.update(sources)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def check_loaded(digest: str) -> None:
+    """Check that those modules of a set that this process has loaded were loaded from the source in the set.
+
+    Raises:
+        UsageError: one of them was loaded from another source: sent by another client, or a file of this host.
+    """
+    if _checked.get(digest) == len(sys.modules):
+        return
+    count = len(sys.modules)
+    for name, wanted in _installed[digest].items():
+        module = sys.modules.get(name)
+        if module is not None and _hash_of_loaded(name, module) not in (wanted, None):
+            raise UsageError(
+                f"this agent server has already loaded another version of the module {name!r}, for another client or from "
+                f"{getattr(module, '__file__', 'a file')}: restart the server, or use another server for each project"
+            )
+    _checked[digest] = count
+
+
+def _hash_of_loaded(name: str, module: ModuleType) -> bytes | None:
+    """Return the hash of the source that a module was loaded from; None if it is unknown."""
+    known = _loaded.get(name)
+    if known is None or known[0] is not module:
+        loader, file = getattr(module, "__loader__", None), getattr(module, "__file__", None)
+        found: bytes | None = None
+        if isinstance(loader, _Loader):
+            found = _hash(loader.source.text)
+        elif isinstance(file, str) and file.endswith(".py") and Path(file).is_file():
+            found = _hash(Path(file).read_bytes())
+        known = _loaded[name] = (module, found)
+    return known[1]
+
+
+def _hash(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=12).digest()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -69,16 +114,16 @@ class _Loader(importlib.abc.ExecutionLoader):
     """Imports one module from its source; `inspect` and tracebacks see the source too."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
 
     def is_package(self, fullname: str) -> bool:  # noqa: ARG002 - the interface of the import system
-        return self._source.is_package
+        return self.source.is_package
 
     def get_source(self, fullname: str) -> str:  # noqa: ARG002
-        return importlib.util.decode_source(self._source.text)
+        return importlib.util.decode_source(self.source.text)
 
     def get_filename(self, fullname: str) -> str:
-        return self._source.file or f"<{fullname}>"
+        return self.source.file or f"<{fullname}>"
 
 
 _MOST_FILES = 2000
@@ -92,7 +137,7 @@ def collect() -> dict[str, bytes]:
     files = {**imported, **_not_yet_imported(imported)}
     if len(files) > _MOST_FILES or sum(path.stat().st_size for path in files.values()) > _MOST_BYTES:
         files = imported
-    sources = {name: Source(str(path), path.read_bytes(), path.name == "__init__.py") for name, path in files.items()}
+    sources = {name: Source(str(path), _text(name, path), path.name == "__init__.py") for name, path in files.items()}
     for name in list(sources):
         while name := name.rpartition(".")[0]:
             sources.setdefault(name, Source("", b"", is_package=True))
@@ -100,6 +145,22 @@ def collect() -> dict[str, bytes]:
         return {}
     blob = pickle.dumps(sorted(sources.items()), protocol=5)
     return {MODULES + hashlib.blake2b(blob, digest_size=12).hexdigest(): blob}
+
+
+_texts: dict[str, tuple[ModuleSpec | None, Path, bytes]] = {}
+"""By name: what `_text` has returned, and for which module."""
+
+
+def _text(name: str, path: Path) -> bytes:
+    """Return the source of a module as it was when it was first collected, or collected after a reload.
+
+    A program that runs while its files are edited thus sends the same modules as before.
+    """
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    known = _texts.get(name)
+    if known is None or known[0] is not spec or known[1] != path:
+        known = _texts[name] = (spec, path, path.read_bytes())
+    return known[2]
 
 
 def _imported() -> Iterator[tuple[str, Path]]:

@@ -43,6 +43,7 @@ from paragent.remote.server.scheduler import CONSTRUCT, Canceller, Scheduler
 from paragent.remote.server.session import ClientSession
 from paragent.remote.values import describe_error, encode_error, encode_result, is_reference, restore, size_of
 from paragent.serialization import add_code
+from paragent.serialization.code_cache import MODULES
 
 if TYPE_CHECKING:
     import asyncio
@@ -277,9 +278,10 @@ class MessageDispatcher:
         value = restore(message.value, self._attachments)
         session.classes[message.number] = [None, message.module, message.qualname, value]
 
-    def _add_code(self, _: ClientSession, message: AddCode) -> None:
+    def _add_code(self, session: ClientSession, message: AddCode) -> None:
         if self.policy.accept_code:
             add_code(message.code)
+            session.modules = next((digest for digest in message.code if digest.startswith(MODULES)), session.modules)
 
     def _create_agent(self, session: ClientSession, message: CreateAgent) -> None:
         args, kwargs = message.args, message.kwargs

@@ -99,14 +99,20 @@ def arguments_of(call: ActorCall, policy: Policy) -> tuple[Any, dict[str, Any]]:
     """Return the decoded positional and keyword arguments of a call.
 
     Raises:
-        ParagentError: as `Policy.decode`.
+        ParagentError: as `Policy.decode`, and as `ClientSession.check_modules`.
     """
     args = call.args
     for value in args:
         if type(value) not in PLAIN:
-            args = [policy.decode(value) for value in args]
             break
-    return args, policy.keywords(call.kwargs) if call.kwargs else _NOTHING
+    else:
+        if not call.kwargs:
+            return args, _NOTHING
+    try:
+        args = [policy.decode(value) for value in args]
+        return args, policy.keywords(call.kwargs) if call.kwargs else _NOTHING
+    finally:  # also if it failed: because of another version of a module, for example
+        call.session.check_modules()
 
 
 _NOTHING: dict[str, Any] = {}

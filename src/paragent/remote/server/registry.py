@@ -50,7 +50,11 @@ class AgentRegistry:
                 return
             cls = entry[0]
             if cls is None:
-                cls = entry[0] = self._policy.resolve(*entry[1:])
+                try:
+                    cls = self._policy.resolve(*entry[1:])
+                finally:  # as in `arguments_of`
+                    call.session.check_modules()
+                entry[0] = cls
             agent.instance = self._create(cls, how, call)
             made: type = type(agent.instance)
             agent.methods = methods_of(made)

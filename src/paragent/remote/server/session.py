@@ -73,6 +73,8 @@ class _ClientState:
         self.borrowed: dict[tuple[str, int], Actor] = {}
         """Agents that this client has a copied proxy of, by session and number."""
         self.classes: dict[int, Any] = {}
+        self.modules = ""
+        """The digest of the client's own modules; empty if it has sent none."""
         self.active: dict[int, ActorCall] = {}
         """Pending calls by number."""
         self.last_call = 0
@@ -83,6 +85,17 @@ class _ClientState:
         """Connections to other servers that the client has named; only on restricted servers."""
         self.served = 0
         """Calls that have ended."""
+
+    def check_modules(self) -> None:
+        """Check that this process has not loaded other modules under the names of the client's own.
+
+        Raises:
+            UsageError: it has.
+        """
+        if self.modules:
+            from paragent.serialization.project_modules import check_loaded  # loaded when the modules arrived
+
+            check_loaded(self.modules)
 
 
 class ClientSession(_ClientState):
