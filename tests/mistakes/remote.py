@@ -22,6 +22,21 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        title="a server on this host that was started in another folder",
+        program=(
+            "from team import Member\n\nmember = Member('m', to_dist={'host': '127.0.0.1', 'port': <port>})\n"
+            "print(member.reply('hello').content)\n"
+        ),
+        files={"team.py": "from paragent import AgentBase\n\n\nclass Member(AgentBase):\n    pass\n"},
+        given=agent_server(),
+        status=1,
+        says=(
+            "ModuleNotFoundError: No module named 'team' on the agent server at 127.0.0.1:",
+            "which runs in the folder",
+            "start it in the folder of your program, or with that folder in PYTHONPATH, or write the name of its host instead of",
+        ),
+    ),
+    Mistake(
         title="a port that does not exist",
         command="paragent agents --port 123456",
         says=("port must be a number between 0 and 65535, not 123456",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paragent.errors import AccessDenied, LimitExceeded, ProtocolError
@@ -62,7 +63,8 @@ class Policy:
         nesting: limit of nested containers.
         peer_tls: how to connect to other servers that use TLS, to fetch results that clients pass on.
         trusted: without `accept_code`: the other servers on which agents of this server may create and call agents.
-        own_address: without `accept_code`: where this server listens; its agents may call each other.
+        own_address: where this server listens, if it is not a child process of its only client. Without `accept_code`, its agents
+            may call each other.
         accept_state: without `accept_code`: whether clients may move agents here with any state (True), with public attributes
             only (None), or not at all (False).
         reconnect_timeout: without `accept_code`: seconds to reconnect to the servers of proxies that clients pass on.
@@ -105,7 +107,7 @@ class Policy:
                 f"this server runs only its own agent classes ({', '.join(sorted(self._by_qualname)) or 'none'}), "
                 f"not {qualname!r}; add it to custom_agent_classes there (paragent agent-server: --module)"
             )
-        cls = decode(value)
+        cls = self._load(value)
         if not isinstance(cls, type):
             raise AccessDenied(f"{qualname!r} is not a class")
         return cls
@@ -128,10 +130,25 @@ class Policy:
             return self._read(value)
         if value[0] == "m" and type(value[2]) not in PLAIN:
             raise ProtocolError("the content of a message is neither a simple value nor encoded")
-        thing = decode(value)
+        thing = self._load(value)
         if value[0] != "m" and len(value[1]) > 2 * self._nesting:  # a level takes at least two bytes
             _check_nesting(thing, self._nesting)
         return thing
+
+    def _load(self, value: Any) -> Any:
+        """Return what a client has sent; if a module is missing, the error says where."""
+        try:
+            return decode(value)
+        except ModuleNotFoundError as error:
+            address = self._own_address()
+            if address is None:
+                raise
+            raise ModuleNotFoundError(
+                f"{error} on the agent server at {address}, which runs in the folder {Path.cwd()}: start it in the folder of "
+                "your program, or with that folder in PYTHONPATH, or write the name of its host instead of localhost in to_dist, "
+                "so that your modules are sent; install packages there that are missing",
+                name=error.name,
+            ) from error
 
     def keywords(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of a call.
