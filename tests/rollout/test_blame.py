@@ -43,6 +43,7 @@ from paragent.rollout.blame import (
 from paragent.rollout.episode import RolloutEpisode
 from paragent.runners.retry import RetryPolicy
 from paragent.store import Journal, RolloutResult, RolloutStatus, Summary
+from paragent.store.activity import ActivityInterval, RolloutActivity, pack_activity
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.training import Groups
@@ -66,7 +67,7 @@ KEY = ConfigError("the key cannot be encoded")
         (ConfigError("x"), ACTING, ("failed", "ConfigError", "agent")),
         (KEY, Circumstances(stage=Stage.ACTING, call_failure=KEY), ("infrastructure", "settings", "settings")),
         (EndpointDown("x"), ACTING, ("infrastructure", "endpoint", "endpoint")),
-        (EndpointDown("x", others_answered=True), ACTING, ("infrastructure", "request", "agent")),
+        (EndpointDown("x", others_answered=True), ACTING, ("infrastructure", "request", "endpoint")),
         (EndpointRefused("x", 403), ACTING, ("infrastructure", "settings", "settings")),
         (EndpointRefused("x", 403, answered=True), ACTING, ("failed", "refused", "agent")),
         (EndpointRefused("x", 401, answered=True), ACTING, ("infrastructure", "settings", "settings")),
@@ -118,14 +119,16 @@ def test_a_failure_is_blamed_on_the_party_that_caused_it(
     error: Exception, known: Circumstances, expected: tuple[str, str, str]
 ) -> None:
     verdict = blame(error, known)
-    assert (verdict.status, verdict.kind, party_of(verdict.kind)) == expected
+    assert (verdict.status, verdict.kind, party_of(verdict.kind, verdict.status)) == expected
 
 
 def test_every_kind_has_a_party() -> None:
-    assert {kind: party_of(kind) for kind in RolloutFailureKind} == {
-        kind: party for kind, party in ((kind, party_of(kind)) for kind in RolloutFailureKind) if party
-    }
-    assert (party_of("ValueError"), party_of("")) == ("agent", "")
+    assert all(party_of(kind, "failed") for kind in RolloutFailureKind)
+    assert (party_of("ValueError", "failed"), party_of("", "completed")) == ("agent", "")
+
+
+def test_a_request_that_failed_is_the_endpoints_until_it_is_final() -> None:
+    assert (party_of("request", "infrastructure"), party_of("request", "failed")) == ("endpoint", "agent")
 
 
 # --- results and those before them -------------------------------------------------------------------------------------------
@@ -188,6 +191,82 @@ def test_a_request_that_fails_again_and_again_while_others_are_answered_is_the_a
     assert {one.status for one in results} == {"infrastructure"}, "the endpoint may have died during the first"
 
 
+def executed(task: str, kind: str, started: float, ended: float, turns: int = 0) -> RolloutResult:
+    result = infrastructure(task, kind)
+    result.started, result.ended, result.turns, result.requests = started, ended, turns, turns
+    return result
+
+
+def answered(task: str, at: float, ended: float) -> RolloutResult:
+    """Return a result whose last request was answered at a time, and which was scored for long."""
+    intervals = [
+        (RolloutActivity.GENERATING, at),
+        (RolloutActivity.SCORING, ended - at),
+        (RolloutActivity.GENERATING, 1),
+    ]
+    return RolloutResult(
+        task, 1, RolloutStatus.COMPLETED, turns=1, requests=1, started=0.0, ended=ended,
+        activity=pack_activity([ActivityInterval(*one) for one in intervals]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [
+        ((15, 25), "failed"),
+        ((15,), "infrastructure"),  # the endpoint may have died after it
+        ((5,), "infrastructure"),
+        ((), "infrastructure"),
+    ],
+)
+def test_a_request_fails_by_itself_if_the_endpoint_answers_between_its_executions(
+    answers: tuple[int, ...], status: str
+) -> None:
+    policy = FailureDecisions(0)
+    failures = [executed("t", "endpoint", 10.0 * n, 10.0 * n + 9) for n in range(3)]
+    events = [*failures, *(answered(f"u{at}", at, at + 3) for at in answers)]
+    for result in sorted(events, key=lambda one: one.ended):
+        decide(policy, result)
+    assert (failures[-1].status, failures[-1].kind) == (status, "request" if status == "failed" else "endpoint")
+
+
+def test_an_answer_that_was_only_scored_later_does_not_show_that_the_endpoint_works() -> None:
+    policy = FailureDecisions(0)
+    failures = [executed("t", "endpoint", 10.0 * n, 10.0 * n + 9) for n in range(3)]
+    for failure in failures:
+        decide(policy, failure)
+        decide(policy, answered(f"u{failure.ended}", 5, failure.ended + 1))
+    assert failures[-1].status == "infrastructure"
+
+
+def test_replies_within_a_rollout_show_that_the_endpoint_works() -> None:
+    policy = FailureDecisions(0)
+    results = [executed("t", "endpoint", 10.0 * n, 10.0 * n + 9, turns=2) for n in range(3)]
+    for result in results:
+        decide(policy, result)
+    assert (results[-1].status, results[-1].kind) == ("failed", "request")
+
+
+def test_failed_executions_of_earlier_sessions_count() -> None:
+    def earlier(*answers: float) -> FailureDecisions:
+        failures = [executed("t", "endpoint", 10.0 * n, 10.0 * n + 9) for n in range(3)]
+        others = [answered(f"u{at}", at, at + 0.5) for at in answers]
+        policy = FailureDecisions(0)
+        policy.load(sorted([*failures, *others], key=lambda one: one.ended), [0.0, 50.0])
+        return policy
+
+    def last_of(policy: FailureDecisions) -> RolloutResult:
+        results = [executed("t", "endpoint", 100.0 + 10 * n, 109.0 + 10 * n) for n in range(3)]
+        assert [bool(decide(policy, one).retry_after) for one in results] == [True, True, False]
+        return results[-1]
+
+    assert last_of(earlier(25, 40)).status == "failed", "after the second and after the third execution"
+    assert last_of(earlier(25)).status == "infrastructure"
+    late = earlier(25)
+    decide(late, answered("v", 99, 99.5))
+    assert last_of(late).status == "infrastructure", "an answer in a new session shows nothing of the session before"
+
+
 def test_a_request_that_always_fails_ends_its_replays_in_training() -> None:
     policy = ReplayPolicy(Groups(), 0)
     results = [infrastructure("t", kind) for kind in ("request", "request", "endpoint")]
@@ -209,6 +288,20 @@ def test_failures_of_scorers_and_cancelled_rollouts_decide_nothing() -> None:
     unscored = RolloutResult("v", 1, RolloutStatus.UNSCORED, kind="scoring", error="no score")
     assert [decide(policy, one) for one in (failed, cancelled, *[unscored] * 30)] == [Decision()] * 32
     assert "first 2 rollouts" in decide(policy, failed).stop
+
+
+def test_a_run_is_not_given_up_while_a_rollout_that_started_earlier_has_not_ended() -> None:
+    def failed(task: str) -> RolloutResult:
+        return RolloutResult(task, 1, RolloutStatus.FAILED, kind="ValueError", error="ValueError: x")
+
+    answer = RolloutResult("first", 1, RolloutStatus.COMPLETED)
+    for last, stops in ((failed("first"), True), (answer, False)):
+        policy = FailureDecisions(2)
+        assert not decide(policy, failed("b"), earlier=[("first", 1)]).stop
+        assert not decide(policy, failed("c"), earlier=[("first", 1)]).stop
+        assert not decide(policy, failed("d"), earlier=[("first", 1)]).stop
+        assert ("first 4 rollouts" in decide(policy, last).stop) is stops
+        assert bool(decide(policy, failed("e")).stop) is stops
 
 
 # --- whole runs --------------------------------------------------------------------------------------------------------------
@@ -233,6 +326,16 @@ class Unsure(Plain):
         Unsure.tries += "later" in task.question
         if "later" in task.question and Unsure.tries < 3:
             raise KeyError("not ready")
+        return {"contains": 1.0}
+
+
+class Unhurried(Plain):
+    """Takes some time to score an answer."""
+
+    name = "unhurried"
+
+    async def score(self, task: BenchmarkTask, answer: str, transcript: Any = ()) -> dict[str, float] | None:
+        await asyncio.sleep(1.0)
         return {"contains": 1.0}
 
 
@@ -366,6 +469,38 @@ def test_an_agent_cannot_choose_to_be_an_infrastructure_failure(run: Run) -> Non
         summary, results = run(server.url, numbered(40, odd="odd") | numbered(80), max_retries=1, **settings)
     assert (summary.pending, summary.statuses["completed"]) == (0, 80)
     assert (results["odd"].status, results["odd"].kind) == ("failed", "request")
+
+
+def test_a_request_is_blamed_by_what_others_were_answered_between_its_executions(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paragent.rollout.blame.RETRIES", RetryPolicy(pause=0.2))
+    with OpenAIServer(Script(latency=0.02, faults=[Fault(500, contains="odd")])) as server:
+        summary, results = run(server.url, numbered(1, odd="odd") | numbered(60), num_rollouts=2)
+    assert (summary.pending, summary.statuses["completed"]) == (0, 60)
+    assert (results["odd"].status, results["odd"].kind) == ("failed", "request")
+
+
+def test_a_run_whose_first_answer_is_scored_slowly_is_not_given_up(run: Run) -> None:
+    tasks = {"good": "slow to score"} | {f"t{n}": "odd" for n in range(20)}
+    with OpenAIServer(Script(faults=[Fault(400, contains="odd")])) as server:
+        summary, results = run(server.url, tasks, env=f"{HERE}:Unhurried", num_rollouts=3)
+    assert results["good"].status == "completed"
+    assert (summary.pending, summary.statuses["failed"]) == (0, 20)
+
+
+def test_why_a_run_stopped_is_stored_until_the_next_session(run: Run, tmp_path: Path) -> None:
+    def stopped() -> str | None:
+        with Journal(tmp_path / "results/run/journal.sqlite", read_only=True) as journal:
+            return journal.meta("stopped")
+
+    tasks = {f"t{n}": "odd" for n in range(20)}
+    with OpenAIServer(Script(faults=[Fault(400, contains="odd")])) as server:
+        summary, _ = run(server.url, tasks, num_rollouts=2)
+        assert summary.pending
+        assert "the first 10 rollouts all failed with the same error" in str(stopped())
+        run(server.url, tasks, num_rollouts=2, give_up_after=0)
+    assert stopped() == ""
 
 
 def test_a_failure_of_the_scorer_is_neither_the_agents_nor_a_reason_to_stop(run: Run) -> None:

@@ -160,6 +160,8 @@ def test_failures_are_grouped_by_party_and_message(tmp_path: Path) -> None:
         result("c", status="failed", kind="KeyError", error='KeyError: "y"', started=2_000_000_000.0),
         result("d", status="timed out", kind="time limit", error="worked longer than 5 s"),
         result("e", score=1.0),
+        result("f", status="infrastructure", final=False, kind="request", error="HTTP 500"),
+        result("f", status="failed", kind="request", error="HTTP 500"),
     ]
     write_run(tmp_path / "runs", "one", results)
     with serving(tmp_path / "runs") as (_, client):
@@ -168,11 +170,23 @@ def test_failures_are_grouped_by_party_and_message(tmp_path: Path) -> None:
     assert found == [
         ("endpoint", "endpoint", "HTTP … after … s", 2, 1),
         ("agent", "KeyError", "KeyError: …", 2, 2),
+        ("agent", "request", "HTTP …", 1, 1),
+        ("endpoint", "request", "HTTP …", 1, 0),
         ("agent", "time limit", "worked longer than … s", 1, 1),
     ]
     assert (groups[1]["example"]["task"], groups[1]["example_message"]) == ("c", 'KeyError: "y"')
     assert groups[0]["example_message"] == "HTTP 503 after 31 s"
     assert groups[1]["last"] - groups[1]["first"] == pytest.approx(200_000_000.0)
+
+
+def test_the_page_of_a_run_says_why_it_stopped(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", "one", [result("a", status="failed", kind="KeyError")], tasks=["a", "b"])
+    with journal_of(path) as journal, serving(path.parent) as (_, client):
+        assert client.get("/api/runs/one").json()["stopped"] == ""
+        journal.set_meta("stopped", "interrupted")
+        assert client.get("/api/runs/one").json()["stopped"] == "interrupted"
+        journal.record([result("b", score=1.0)])
+        wait_until(lambda: client.get("/api/runs/one").json()["stopped"] == "", 10)
 
 
 def test_a_rollout_is_pending_in_the_table_until_it_has_a_final_result(tmp_path: Path) -> None:

@@ -333,8 +333,10 @@ export interface RunDetail {
   attempts: number;
   tasks: number;
   pending: number;
+  stopped: string;
   pass_at: Record<string, number>;
   means: Record<string, number>;
+  measured_by: Record<string, number>;
   prompt_tokens: number | null;
   completion_tokens: number | null;
   cached_tokens: number | null;

@@ -28,11 +28,14 @@ from paragent.errors import (
 )
 from paragent.runners.retry import Failure, RetryPolicy
 from paragent.store import RolloutResult, RolloutStatus
+from paragent.store.activity import RolloutActivity, unpack_activity
 from paragent.store.failures import normalised_message
 from paragent.tasks import TaskStatus
 from paragent.worker.call_times import BLOCKED_LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from paragent.tasks import TaskResponse
 
 __all__ = [
@@ -63,6 +66,8 @@ RETRIES = RetryPolicy(pause=2.0)
 _MOST_UNANSWERED = 3
 """Stop after so many executions whose requests failed, after their retries, if the endpoint has never answered any. It is more
 than one, because the first request may be one that the endpoint cannot answer."""
+_OWN_FAILURES = 2
+"""Executions that must fail while the endpoint works until the request is the cause."""
 _MOST_IN_A_ROW = 20
 """Stop after at least this many consecutive rollouts that failed because of the endpoint, or that it refused."""
 
@@ -103,7 +108,7 @@ class RolloutFailureKind(StrEnum):
     """The endpoint failed after all retries, or did not answer."""
     REQUEST = "request"
     """The endpoint failed this rollout's request after all retries, and answered others meanwhile. It is executed again; if that
-    fails as well, the request is the cause, and the rollout is `failed`."""
+    repeats itself, the request is the cause, and the rollout is `failed`."""
     REFUSED = "refused"
     """The endpoint refuses this rollout's request and has answered others: moderation or a firewall."""
     MACHINE = "machine"
@@ -158,8 +163,10 @@ def _rule_of(kind: str) -> _Rule:
     return _RULES.get(kind, _AGENTS_ERROR)
 
 
-def party_of(kind: str) -> str:
-    """Return who caused a failure of this kind; empty for an empty kind."""
+def party_of(kind: str, status: str) -> str:
+    """Return who caused a failure of this kind and status; empty for an empty kind."""
+    if kind == RolloutFailureKind.REQUEST and status == _INFRASTRUCTURE:
+        return str(Party.ENDPOINT)  # until the request has failed often enough
     return str(_rule_of(kind).party) if kind else ""
 
 
@@ -340,31 +347,103 @@ class Decision:
     """Rollouts with a final result, by task and attempt, that become pending again."""
 
 
+@dataclass(slots=True)
+class _FailedRollout:
+    """The executions of one rollout that failed in a row and are retried."""
+
+    executions: int = 0
+    """Those of this session."""
+    own: int = 0
+    """Executions, also of earlier sessions, during which or after which the endpoint answered: the request is their cause."""
+    ended: float | None = None
+    """When the last execution ended; None if it is counted in `own`, or cannot be any more."""
+
+    def count_answer(self, answered: float) -> None:
+        """Count the last execution as the request's own failure if the endpoint answered later, at `answered`."""
+        if self.ended is not None and answered > self.ended:
+            self.own += 1
+            self.ended = None
+
+
 class FailedExecutions:
-    """Counts the executions of rollouts that failed in a row and are retried, and notices requests that always fail."""
+    """Counts the executions of rollouts that failed in a row and are retried, and notices requests that always fail.
+
+    A request is the cause if at least two of its executions failed while the endpoint worked: it answered others during the
+    retries of the request, or it answered after the execution and before the next one failed. One such execution is not enough:
+    its end can be the moment at which an endpoint dies.
+    """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int], tuple[int, int]] = {}
-        """By task and attempt: the executions, and in how many of them a request failed while the endpoint answered others. Once
-        can be the moment at which an endpoint dies; in the last execution, there may be no others."""
+        self._rollouts: dict[tuple[str, int], _FailedRollout] = {}
+        """By task and attempt."""
+        self._answered = 0.0
+        """When the endpoint answered last, as far as results show it, in seconds since the epoch."""
+
+    def load(self, results: Iterable[RolloutResult], sessions: Sequence[float]) -> None:
+        """Take the executions of earlier sessions. They are not counted by `add`: each session retries as often.
+
+        Args:
+            results: the results in the order in which they were recorded.
+            sessions: when the sessions started, in order. An answer in a session shows nothing of failures in the one before.
+        """
+        following = iter([*sessions[1:], float("inf")])
+        end = next(following)
+        for result in results:
+            while result.started >= end:
+                self._end_session()
+                end = next(following)
+            self.note_answer(result)
+            if result.status is not _INFRASTRUCTURE:
+                self.end(result)
+            elif result.kind in (RolloutFailureKind.ENDPOINT, RolloutFailureKind.REQUEST):
+                self.add(result)
+        self._end_session()
+
+    def _end_session(self) -> None:
+        for rollout in self._rollouts.values():
+            rollout.count_answer(self._answered)
+            rollout.executions, rollout.ended = 0, None
+
+    def note_answer(self, result: RolloutResult) -> None:
+        """Note when the endpoint answered, if a result shows that it did."""
+        self._answered = max(self._answered, _last_answer(result))
 
     def add(self, result: RolloutResult) -> int:
-        """Count a failed execution and return how many of the rollout have failed."""
-        key = (result.task, result.attempt)
-        executions, own = self._counts.get(key, (0, 0))
-        self._counts[key] = executions + 1, own + (result.kind == RolloutFailureKind.REQUEST)
-        return executions + 1
+        """Count a failed execution and return how many of the rollout have failed in this session."""
+        rollout = self._rollouts.setdefault((result.task, result.attempt), _FailedRollout())
+        rollout.count_answer(self._answered)
+        rollout.executions += 1
+        rollout.ended = result.ended if result.kind == RolloutFailureKind.ENDPOINT else None
+        rollout.own += result.kind == RolloutFailureKind.REQUEST
+        return rollout.executions
 
     def blame_request(self, result: RolloutResult) -> bool:
         """If the rollout's own request fails again and again, make the failure the agent's; return whether it is."""
-        own = self._counts.get((result.task, result.attempt), (0, 0))[1] > 1
-        if own:
-            result.status, result.kind = _FAILED, RolloutFailureKind.REQUEST
-        return own
+        rollout = self._rollouts.get((result.task, result.attempt))
+        of_request = result.kind in (RolloutFailureKind.ENDPOINT, RolloutFailureKind.REQUEST)
+        if rollout is None or rollout.own < _OWN_FAILURES or not of_request:
+            return False
+        result.status, result.kind = _FAILED, RolloutFailureKind.REQUEST
+        return True
 
     def end(self, result: RolloutResult) -> None:
         """Forget a rollout, which has a final result."""
-        self._counts.pop((result.task, result.attempt), None)
+        self._rollouts.pop((result.task, result.attempt), None)
+
+
+def _last_answer(result: RolloutResult) -> float:
+    """Return when the endpoint answered a rollout's last request, or an earlier time if that is unknown; 0 without an answer."""
+    if not result.requests or result.turns <= result.cached_replies:
+        return 0.0
+    answered = now = result.started
+    if result.status in (RolloutStatus.COMPLETED, RolloutStatus.UNSCORED):  # otherwise the last request may have failed
+        for activity, seconds in unpack_activity(result.activity):
+            if activity is RolloutActivity.SCORING:  # a judge may generate after it
+                break
+            now += seconds
+            if activity is RolloutActivity.GENERATING:
+                answered = now
+    return answered
 
 
 class FailureDecisions:
@@ -384,7 +463,19 @@ class FailureDecisions:
         """Consecutive rollouts that the endpoint refused."""
         self._same_failures = SameFailures(give_up_after)
 
-    def decide(self, result: RolloutResult, *, concurrent: int, stopping: bool, endpoint_answered: bool) -> Decision:
+    def load(self, results: Iterable[RolloutResult], sessions: Sequence[float]) -> None:
+        """Take the executions of earlier sessions; see `FailedExecutions.load`."""
+        self._executions.load(results, sessions)
+
+    def decide(
+        self,
+        result: RolloutResult,
+        *,
+        concurrent: int,
+        stopping: bool,
+        endpoint_answered: bool,
+        earlier: Iterable[tuple[str, int]] = (),
+    ) -> Decision:
         """Decide what happens after an execution.
 
         Args:
@@ -392,7 +483,9 @@ class FailureDecisions:
             concurrent: the number of concurrent rollouts: as many failures may have one cause.
             stopping: whether the session stops, so that nothing is executed again.
             endpoint_answered: whether the endpoint has ever answered with the key, the model and the address of the run.
+            earlier: the rollouts that started before this one and have not ended, by task and attempt.
         """
+        self._executions.note_answer(result)
         if result.kind == RolloutFailureKind.ENDPOINT and not endpoint_answered:
             self._unanswered += 1
             if self._unanswered >= _MOST_UNANSWERED:
@@ -404,9 +497,9 @@ class FailureDecisions:
             if not stopping:
                 self._executions.blame_request(result)
         self._executions.end(result)
-        return self._decide_final(result, max(_MOST_IN_A_ROW, concurrent))
+        return self._decide_final(result, max(_MOST_IN_A_ROW, concurrent), earlier)
 
-    def _decide_final(self, result: RolloutResult, many: int) -> Decision:
+    def _decide_final(self, result: RolloutResult, many: int, earlier: Iterable[tuple[str, int]]) -> Decision:
         if _rule_of(result.kind).fatal and result.status is _INFRASTRUCTURE:
             return Decision(stop=result.error)
         if result.kind == RolloutFailureKind.ENDPOINT:
@@ -421,38 +514,52 @@ class FailureDecisions:
         elif result.status.measured:
             self._endpoint_failures = 0
             self._refused.clear()
-        return Decision(stop=self._same_failures.note(result))
+        return Decision(stop=self._same_failures.note(result, earlier))
 
 
 class SameFailures:
     """Decides whether to stop a run early: its first rollouts all failed with the same error.
 
-    The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task.
+    The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task. A run
+    does not stop before the rollouts that started earlier have ended: one of them may have answered and be waiting for its score.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._error = ""
+        self._error = self._message = ""
         self._count = 0
+        self._awaited: set[tuple[str, int]] | None = None
+        """When there are enough failures: rollouts that started earlier and have not ended."""
 
-    def note(self, result: RolloutResult) -> str:
-        """Take a final result; return the reason to stop, or an empty string."""
-        if result.status in (RolloutStatus.CANCELLED, RolloutStatus.UNSCORED):
-            return ""
+    def note(self, result: RolloutResult, earlier: Iterable[tuple[str, int]] = ()) -> str:
+        """Take a final result; return the reason to stop, or an empty string.
+
+        Args:
+            result: the result.
+            earlier: the rollouts that started before this one and have not ended, by task and attempt.
+        """
+        if self._awaited is not None:
+            self._awaited.discard((result.task, result.attempt))
         same_cause = result.status is _FAILED or result.kind in (
             RolloutFailureKind.ENVIRONMENT,
             RolloutFailureKind.TASK,
         )
-        if result.status is _INFRASTRUCTURE and not same_cause:
-            return ""
+        decides_nothing = result.status in (RolloutStatus.CANCELLED, RolloutStatus.UNSCORED, _INFRASTRUCTURE)
         if self._limit and same_cause:
-            first_line = result.error.partition("\n")[0]
-            error = f"{result.kind} {normalised_message(first_line)}"
-            if self._error in {"", error}:
-                self._error = error
-                self._count += 1
-                if self._count == self._limit:
-                    return f"the first {self._count} rollouts all failed with the same error: {first_line}"
-                return ""
-        self._limit = 0
-        return ""
+            self._count_failure(result, earlier)
+        elif not decides_nothing:
+            self._limit = 0
+        if not self._limit or self._awaited is None or self._awaited:
+            return ""
+        return f"the first {self._count} rollouts all failed with the same error: {self._message}"
+
+    def _count_failure(self, result: RolloutResult, earlier: Iterable[tuple[str, int]]) -> None:
+        self._message = result.error.partition("\n")[0]
+        error = f"{result.kind} {normalised_message(self._message)}"
+        if self._error not in {"", error}:
+            self._limit = 0
+            return
+        self._error = error
+        self._count += 1
+        if self._count == self._limit:
+            self._awaited = set(earlier)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
 from paragent._internal.signals import signals_deferred
@@ -45,6 +46,7 @@ from paragent.store import (
     final_failures,
     summarise,
 )
+from paragent.store.summary import STOPPED
 from paragent.tasks import Task
 
 if TYPE_CHECKING:
@@ -69,6 +71,10 @@ _SESSION_INTERVAL = 5.0
 _WAIT_FOR_WORKERS = 6.0
 """Seconds to wait at most for workers of a session that was killed. Those on this host are killed by the kernel at the same
 time, and of others the status file is stale after 5 s."""
+_FIRST_FAILURE = """
+    SELECT min(number) FROM results r WHERE status = 'infrastructure' AND kind IN ('endpoint', 'request') AND NOT EXISTS (
+        SELECT 1 FROM results WHERE task = r.task AND attempt = r.attempt AND final = 1 AND status != 'infrastructure')"""
+"""The first execution of a pending rollout that failed because of the endpoint."""
 
 
 def run_parallel_rollout(config: RolloutConfig, watch: Callable[[RolloutProgress], None] | None = None) -> Summary:
@@ -112,9 +118,7 @@ class RolloutSession:
         self._commands: SessionCommands
         self._unrecorded: dict[str, RolloutResult] = {}
         """Results that are not recorded yet, by the id of their runner task."""
-        self._failures: FailurePolicy = (
-            FailureDecisions(plan.config.run.give_up_after) if source is None else source.failures
-        )
+        self._failures: FailurePolicy
         self._answered: AnsweredEndpoints
         self._session_updated = 0.0
         self._pool: SessionPool | None = None
@@ -176,6 +180,7 @@ class RolloutSession:
     def _open_parts(self, summary: Summary) -> None:
         plan, attempts = self.plan, self._config.data.attempts
         self._answered = AnsweredEndpoints(self.directory.journal)
+        self._failures = self._load_failures() if self._source is None else self._source.failures
         pending = self.directory.journal.pending(attempts) if self._source is None else self._source.rollouts()
         self._queue = RolloutQueue(pending, self._config.run.num_rollouts)
         budgets = Budgets.of(self._config, plan.prices)
@@ -188,6 +193,15 @@ class RolloutSession:
             capacity=plan.capacity,
             record=self._record_now,
         )
+
+    def _load_failures(self) -> FailureDecisions:
+        """Return the decisions about failures, with the failed executions of pending rollouts in earlier sessions."""
+        decisions, journal = FailureDecisions(self._config.run.give_up_after), self.directory.journal
+        [(first,)] = journal.rows(_FIRST_FAILURE)
+        if first is not None:
+            sessions = [started for (started,) in journal.rows("SELECT started FROM sessions ORDER BY number")]
+            decisions.load(journal.results("number >= ?", [first]), sessions)
+        return decisions
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not self._began:
@@ -228,6 +242,7 @@ class RolloutSession:
         if (not self.pending and self._source is None) or self.stopped:
             return self._finish()
         number = self.directory.journal.begin_session()
+        self.directory.journal.set_meta(STOPPED, "")
         with self._traced(number):
             try:
                 with (
@@ -250,7 +265,8 @@ class RolloutSession:
         return self.directory.journal.count_pending(self._config.data.attempts)
 
     def _finish(self) -> Summary:
-        """Write results.jsonl and summary.json; return the statistics."""
+        """Store why the session stopped, and write results.jsonl and summary.json; return the statistics."""
+        self.directory.journal.set_meta(STOPPED, self.stopped)
         summary = self.summary()
         self.directory.finish(summary)
         return summary
@@ -422,6 +438,7 @@ class RolloutSession:
             concurrent=queue.limit,
             stopping=bool(queue.stopped),
             endpoint_answered=self._answered.include_agents,
+            earlier=map(key_of, takewhile(lambda other: other is not rollout, queue.active.values())),
         )
         queue.stopped = queue.stopped or decision.stop
         if decision.retry_after is not None:

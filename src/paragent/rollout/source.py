@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from paragent.models.rate_limit_server import RateLimitServer
     from paragent.rollout.blame import Decision
@@ -17,7 +17,15 @@ __all__ = ["FailurePolicy", "RolloutSource"]
 class FailurePolicy(Protocol):
     """Decides what happens after an execution; see `FailureDecisions`."""
 
-    def decide(self, result: RolloutResult, *, concurrent: int, stopping: bool, endpoint_answered: bool) -> Decision:
+    def decide(
+        self,
+        result: RolloutResult,
+        *,
+        concurrent: int,
+        stopping: bool,
+        endpoint_answered: bool,
+        earlier: Iterable[tuple[str, int]] = (),
+    ) -> Decision:
         """Decide what happens after an execution; see `FailureDecisions.decide`."""
 
 

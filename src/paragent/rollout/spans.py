@@ -265,7 +265,7 @@ class ExecutionSpans:
                 "paragent.score": result.score,
                 "paragent.machine": result.machine or None,
                 "paragent.ending": result.ending if result.ending in _ENDINGS or self._content else None,
-                "paragent.party": party_of(result.kind) or None,
+                "paragent.party": party_of(result.kind, result.status) or None,
                 "error.type": result.kind or None,
             }
         )

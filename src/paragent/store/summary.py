@@ -22,6 +22,7 @@ __all__ = [
     "METRIC",
     "PRICES",
     "SOLVED",
+    "STOPPED",
     "Summary",
     "cost_of",
     "final_failures",
@@ -40,6 +41,8 @@ PRICES = "prices"
 `judge`. Without it the cost is unknown."""
 MACHINES = "machines"
 """Journal key. JSON: `leases_granted`, `leased_seconds` and `machine_seconds` of all sessions."""
+STOPPED = "stopped"
+"""Journal key. Why the last session did not execute all rollouts; empty if it did, was killed, or runs."""
 SOLVED = 1.0 - 1e-9
 """The score from which a task counts as solved for pass@k."""
 _Z_95 = 1.959964

@@ -20,6 +20,8 @@ from paragent.store import RolloutStatus
 from paragent.store.records import error_summary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from paragent.store import RolloutResult
     from paragent.training.groups import Groups
 
@@ -58,8 +60,10 @@ class ReplayPolicy:
         concurrent: int,  # noqa: ARG002 - the signature of a policy
         stopping: bool,
         endpoint_answered: bool,  # noqa: ARG002 - a service may start before its endpoint
+        earlier: Iterable[tuple[str, int]] = (),
     ) -> Decision:
         """Decide what happens after an execution; see `FailureDecisions.decide`."""
+        self._failures.note_answer(result)
         key = (result.task, result.attempt)
         if result.status is RolloutStatus.INFRASTRUCTURE and result.kind not in _FATAL and not stopping:
             failures = self._failures.add(result)
@@ -70,10 +74,10 @@ class ReplayPolicy:
             if again:
                 self.given_up.add(key)
         self._failures.end(result)
-        self.error = self.error or self._error_after(result)
+        self.error = self.error or self._error_after(result, earlier)
         return Decision(stop=str(self.error or ""))
 
-    def _error_after(self, result: RolloutResult) -> ParagentError | None:
+    def _error_after(self, result: RolloutResult, earlier: Iterable[tuple[str, int]]) -> ParagentError | None:
         if result.status is RolloutStatus.INFRASTRUCTURE:
             return self._infrastructure_error(result)
         if result.status is RolloutStatus.COMPLETED and result.score is None:
@@ -81,7 +85,7 @@ class ReplayPolicy:
                 f"the rollout {result.label} has no score: its task has no expected answer, and the environment gave none. "
                 "Add an answer to each task, or use an environment or a --metric that scores without one"
             )
-        reason = self._same_failures.note(result)
+        reason = self._same_failures.note(result, earlier)
         return ServiceStopped(reason) if reason else None
 
     def _infrastructure_error(self, result: RolloutResult) -> ParagentError | None:

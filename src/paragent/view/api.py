@@ -163,9 +163,13 @@ class RunDetail:
     attempts: int
     tasks: int
     pending: int
+    stopped: str
+    """Why the last session did not execute all rollouts; empty if it did, was killed, or runs."""
     pass_at: dict[str, float]
     means: dict[str, float]
     """The mean of each scorer."""
+    measured_by: dict[str, int]
+    """The number of results in each of `means`."""
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paragent.rollout.blame import party_of
 from paragent.store.failures import normalised_message
+from paragent.store.summary import STOPPED
 from paragent.view.api import ExecutionRef, FailureGroup, RunDetail
 
 if TYPE_CHECKING:
@@ -104,14 +105,17 @@ def run_detail(run: StoredRun) -> RunDetail:
     summary = facts.summary
     with run.open() as journal:
         failures = failure_groups(journal)
+        stopped = journal.meta(STOPPED) or ""
         [(cached, reasoning)] = journal.rows("SELECT sum(cached_tokens), sum(reasoning_tokens) FROM results")
     return RunDetail(
         row=run.row(),
         attempts=summary.attempts,
         tasks=summary.tasks,
         pending=summary.pending,
+        stopped=stopped if summary.pending else "",
         pass_at={str(k): value for k, value in summary.pass_at.items()},
         means=summary.means,
+        measured_by=summary.measured_by,
         prompt_tokens=summary.prompt_tokens,
         completion_tokens=summary.completion_tokens,
         cached_tokens=cached,
@@ -131,20 +135,21 @@ def run_detail(run: StoredRun) -> RunDetail:
 def failure_groups(journal: Journal) -> list[FailureGroup]:
     """Return the failed executions by party, kind and normalised message, the largest group first."""
     counted = journal.rows(
-        f"SELECT kind, substr(CAST(error AS TEXT), 1, {_MESSAGE}), count(*), total(final), min(ended), max(ended), max(number) "  # noqa: S608 - constants
-        "FROM results WHERE kind NOT IN ('', 'cancelled') GROUP BY 1, 2"
+        f"SELECT kind, status, substr(CAST(error AS TEXT), 1, {_MESSAGE}), count(*), total(final), min(ended), max(ended), "  # noqa: S608 - constants
+        "max(number) FROM results WHERE kind NOT IN ('', 'cancelled') GROUP BY 1, 2, 3"
     )
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for kind, error, *figures in counted:
-        group = groups.setdefault((kind, normalised_message(error)), [0, 0, figures[2], 0.0, 0, ""])
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for kind, status, error, *figures in counted:
+        key = (party_of(kind, status), kind, normalised_message(error))
+        group = groups.setdefault(key, [0, 0, figures[2], 0.0, 0, ""])
         group[0] += figures[0]
         group[1] += int(figures[1])
         newest = max(group[4:], [figures[4], error.partition("\n")[0]])
         group[2:] = [min(group[2], figures[2]), max(group[3], figures[3]), *newest]
     examples = {ref.number: ref for ref in execution_refs(journal, [group[4] for group in groups.values()])}
     found = [
-        FailureGroup(party_of(kind), kind, message, count, final, first, last, examples[newest], text)
-        for (kind, message), (count, final, first, last, newest, text) in groups.items()
+        FailureGroup(party, kind, message, count, final, first, last, examples[newest], text)
+        for (party, kind, message), (count, final, first, last, newest, text) in groups.items()
     ]
     return sorted(found, key=lambda group: (-group.count, group.message))
 

@@ -75,7 +75,7 @@ def execution_detail(run: StoredRun, number: int) -> ExecutionDetail:
         status=str(result.status),
         question=task.question[:MOST_CHARACTERS] if task else "",
         reference="\n".join(task.references)[:MOST_CHARACTERS] if task else "",
-        party=party_of(result.kind),
+        party=party_of(result.kind, result.status),
         error=result.error[:MOST_CHARACTERS],
         activity=_activity(result),
         steps=steps,
