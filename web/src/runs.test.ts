@@ -78,6 +78,7 @@ describe("outcomes", () => {
     expect(stateWarning(run({}))).toBeUndefined();
     expect(stateWarning(run({ statuses: { completed: 9, "timed out": 1 } }))).toBe("orange");
     expect(stateWarning(run({ total: 30, statuses: { completed: 4, failed: 26 } }))).toBe("red");
+    expect(stateWarning(run({ state: "stopped", total: 120, statuses: { completed: 2, failed: 12 } }))).toBe("red");
     expect(stateWarning(run({ state: "stopped", done: 9 }))).toBeUndefined();
     expect(stateWarning(run({ state: "stopped", done: 0, statuses: { infrastructure: 10 } }))).toBe("red");
     expect(stateWarning(run({ state: "running", statuses: { failed: 9 } }))).toBeUndefined();

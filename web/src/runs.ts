@@ -25,11 +25,12 @@ export function failureCount(run: RunRow): number {
   return FAILURES.reduce((sum, status) => sum + (run.statuses[status] ?? 0), 0);
 }
 
-/** The colour of a run that has ended with failures: not that of one without. */
+/** The colour of a run that has ended with failures: not that of one without. Red: half of the rollouts that ended failed. */
 export function stateWarning(run: RunRow): ColourName | undefined {
   const failed = failureCount(run);
   if (isLive(run) || failed === 0) return undefined;
-  return failed >= run.total / 2 ? "red" : "orange";
+  const ended = Object.values(run.statuses).reduce((sum, count) => sum + count, 0);
+  return failed >= ended / 2 ? "red" : "orange";
 }
 
 /** Whether the score of a run that has ended says little of the run: most of its rollouts were not measured. */

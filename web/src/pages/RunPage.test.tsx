@@ -58,8 +58,10 @@ const detail: RunDetail = {
   attempts: 1,
   tasks: 3,
   pending: 0,
+  stopped: "",
   pass_at: {},
   means: {},
+  measured_by: {},
   prompt_tokens: 20,
   completion_tokens: 10,
   cached_tokens: 0,
@@ -102,9 +104,12 @@ const rollouts: RolloutRows = {
   executions: [1, 1, 1],
 };
 
+let changes: Partial<RunDetail> = {};
+let changedRollouts: Partial<RolloutRows> = {};
+
 function answer(address: string): Response {
-  if (address.endsWith("run.json")) return Response.json(detail);
-  if (address.endsWith("rollouts.json")) return Response.json(rollouts);
+  if (address.endsWith("run.json")) return Response.json({ ...detail, ...changes });
+  if (address.endsWith("rollouts.json")) return Response.json({ ...rollouts, ...changedRollouts });
   return Response.json({ error: "not recorded" }, { status: 404 });
 }
 
@@ -119,6 +124,8 @@ afterEach(() => {
   vi.unstubAllGlobals();
   settings.static = false;
   window.location.hash = "";
+  changes = {};
+  changedRollouts = {};
 });
 
 const tasks = () => [...document.querySelectorAll(".row-link")].map((link) => link.textContent);
@@ -133,6 +140,29 @@ describe("RunPage", () => {
     expect(screen.getByText("1 right")).toBeTruthy();
     expect(screen.getByText("1 wrong").getAttribute("href")).toContain("status=wrong");
     expect(screen.queryByText("Pause")).toBeNull();
+  });
+
+  it("says why a run stopped early", async () => {
+    changes = { stopped: "the first 10 rollouts all failed with the same error: x" };
+    render(<RunPage run="a run" />);
+    const reason = await screen.findByText(/^Stopped early: /);
+    expect(reason.textContent).toBe("Stopped early: the first 10 rollouts all failed with the same error: x");
+  });
+
+  it("counts what a scorer measured if the others measured more", async () => {
+    changes = { means: { math: 0.5, numeric: 0 }, measured_by: { math: 3, numeric: 2 } };
+    render(<RunPage run="a run" />);
+    expect(await screen.findByText("math 0.500 · numeric 0.000 (2 measured)")).toBeTruthy();
+  });
+
+  it("shows the same end of a reference and an answer, and names an empty answer", async () => {
+    changedRollouts = { answer: ["", "", `${"1".repeat(90)}2`], reference: ["1", "2", `${"1".repeat(90)}3`] };
+    render(<RunPage run="another run" />);
+    await waitFor(() => expect(tasks().length).toBe(3));
+    const ends = [...document.querySelectorAll(".answer-end .tail")].map((end) => end.textContent?.at(-1));
+    expect(ends).toEqual(["1", "2", "3", "2"]);
+    expect(screen.getByText("no answer")).toBeTruthy();
+    expect(screen.queryByText("answered")).toBeNull();
   });
 
   it("names data, scorer, judge, model and mode", async () => {

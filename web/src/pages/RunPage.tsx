@@ -13,6 +13,7 @@ import { failureCount, LIVE_STATES, outcomeCounts, stateWarning } from "../runs"
 import { useScrollPlace } from "../scrolling";
 import { parseSort } from "../sorting";
 import { settings, useData, useEvents } from "../source";
+import { cleanText } from "../text";
 import { Configuration } from "./run/Configuration";
 import { Distributions } from "./run/Distributions";
 import { ExportMenu } from "./run/ExportMenu";
@@ -85,6 +86,7 @@ export function RunPage({ run }: { run: string }) {
           </nav>
           <ExportMenu run={run} />
         </div>
+        {!live && detail.stopped && <p class="run-stopped">Stopped early: {cleanText(detail.stopped)}</p>}
         {(error || rollouts.error) && <Message kind="error">{error || rollouts.error}</Message>}
         <RunHead detail={detail} live={live} counts={counts} filter={filter} />
         <div class={`run-grid${hasTimeline ? " with-timeline" : ""}`}>

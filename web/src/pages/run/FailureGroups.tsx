@@ -46,7 +46,7 @@ export function FailureGroups({ run, detail, filter }: FailureGroupsProps) {
           </thead>
           <tbody>
             {failures.map((group) => (
-              <Group key={`${group.kind}\n${group.message}`} run={run} group={group} filter={filter} />
+              <Group key={`${group.party}\n${group.kind}\n${group.message}`} run={run} group={group} filter={filter} />
             ))}
           </tbody>
         </table>

@@ -160,7 +160,7 @@ function rolloutColumns(
           id: "reference",
           title: "Reference",
           width: shares.reference,
-          cell: (row) => <Clipped text={table.text("reference", row)} shown={referenceOf(table, row)} />,
+          cell: (row) => <Reference table={table} row={row} />,
         }
       : null,
     {
@@ -264,6 +264,18 @@ function Tail({ text }: { text: string }) {
   );
 }
 
+/** The end of a reference, as of an answer: they are compared with each other. */
+function Reference({ table, row }: { table: RolloutTable; row: number }) {
+  return (
+    <span class="answer-end" title={table.text("reference", row)}>
+      <Tail text={referenceOf(table, row)} />
+    </span>
+  );
+}
+
+/** How a conversation ended whose last reply is the answer, also an empty one. */
+const ANSWERED = "answered";
+
 /** The answer; the error of a failure; what a rollout is doing that is being executed. */
 function Ending({ table, row }: { table: RolloutTable; row: number }) {
   const activity = table.activityOf(row);
@@ -281,7 +293,7 @@ function Ending({ table, row }: { table: RolloutTable; row: number }) {
   const wrong = table.isWrong(row) ? "wrong-answer" : "";
   const shown = finalPart(answer);
   if (!table.isCut(row)) {
-    if (!answer) return <span class="soft">{ending}</span>;
+    if (!answer) return <span class="soft">{ending === ANSWERED ? "no answer" : ending}</span>;
     return (
       <span class={`answer-end ${wrong}`} title={answer}>
         <Tail text={shown} />

@@ -91,9 +91,13 @@ const MEASURED =
 function Score({ detail, live }: PartProps) {
   const { score, interval, measured, score_of_all, total } = detail.row;
   const shown = score ?? live?.mean_score ?? null;
+  const means = Object.keys(detail.means).length > 1 ? Object.entries(detail.means) : [];
   const others = [
-    ...Object.entries(detail.pass_at).map(([k, value]) => [`pass@${k}`, value] as const),
-    ...(Object.keys(detail.means).length > 1 ? Object.entries(detail.means) : []),
+    ...Object.entries(detail.pass_at).map(([k, value]) => `pass@${k} ${formatScore(value)}`),
+    ...means.map(([name, mean]) => {
+      const count = detail.measured_by[name] ?? measured;
+      return `${name} ${formatScore(mean)}${count === measured ? "" : ` (${formatNumber(count)} measured)`}`;
+    }),
   ];
   const value = (
     <>
@@ -113,8 +117,8 @@ function Score({ detail, live }: PartProps) {
         </span>
       )}
       {others.length > 0 && (
-        <span class="detail" title={others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join("\n")}>
-          {others.map(([name, mean]) => `${name} ${formatScore(mean)}`).join(" · ")}
+        <span class="detail" title={others.join("\n")}>
+          {others.join(" · ")}
         </span>
       )}
     </Figure>
