@@ -18,6 +18,7 @@ from paragent.cli import main
 from paragent.cli.tables import escape
 from paragent.store import METRIC, PRICES, Journal, RolloutResult, RolloutStatus, RunDirectory, summarise
 from paragent.store.records import WorkerEvent, pack_trajectory
+from paragent.store.summary import STOPPED
 from paragent.tasks import BenchmarkTask
 from paragent.testing import Fault, OpenAIServer, Script
 from paragent.testing.export_contract import sample_run
@@ -414,6 +415,15 @@ def test_runs_has_each_run_on_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cut" not in heading
     assert columns(row)[1:5:2] == ["gsm8k-gpt-4.1-mini", "gpt-4.1-mini-2025-04-14"]
     assert "27.9K" in columns(row)
+
+
+def test_show_says_why_a_run_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run", [failed("1")])
+    with RunDirectory(run) as directory:
+        directory.open_existing()
+        directory.journal.set_meta(STOPPED, "the first 10 rollouts all failed with the same error: ValueError")
+    assert main(["show", str(run)]) == 0
+    assert "stopped early: the first 10 rollouts all failed" in capsys.readouterr().out
 
 
 def test_show_fits_a_narrow_terminal(

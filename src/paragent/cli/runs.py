@@ -25,7 +25,7 @@ from paragent.cli.tables import (
 )
 from paragent.errors import UsageError
 from paragent.store import ATTEMPTS, JOURNAL_FILE, METRIC, RolloutStatus, task_scores
-from paragent.store.summary import SOLVED
+from paragent.store.summary import SOLVED, STOPPED
 from paragent.tasks import CUT_ENDINGS
 
 if TYPE_CHECKING:
@@ -231,6 +231,8 @@ def _show(options: argparse.Namespace) -> int:
         out = console()
         summary = summarise(journal, _attempts(journal))
         out.print(summary_table(journal.folder, summary, journal.meta(METRIC)))
+        if stopped := journal.meta(STOPPED):
+            out.print(f"[yellow]stopped early: {escape(_shortened(stopped))}[/]")
         conditions, values = ["final = 1"], []
         if options.status is not None:
             conditions, values = [*conditions, "status = ?"], [options.status]
