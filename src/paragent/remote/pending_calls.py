@@ -318,7 +318,8 @@ class PendingCalls:
         """
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._room = threading.Condition(self._lock)
-        self.lost = error
+        # The traceback of an earlier error may be all that keeps a channel of gRPC; freeing that may block in this process.
+        self.lost = self.lost or error
 
     def loss(self) -> ParagentError:
         """Return a new error that says why the server is lost."""

@@ -9,6 +9,7 @@ parent. There `io_loop`, which everything that uses gRPC needs, raises `UsageErr
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -140,6 +141,8 @@ def run(work: Coroutine[Any, Any, T], timeout: float) -> T:
 
 def _reset_after_fork() -> None:
     global _loop, _lock, _forked
+    if _started:
+        gc.freeze()  # the collector must not free what gRPC has created in the parent: that may wait forever for gRPC's threads
     _forked = _forked or _started
     _loop = None
     _lock = threading.Lock()
