@@ -302,6 +302,9 @@ def test_a_run_is_not_given_up_while_a_rollout_that_started_earlier_has_not_ende
         assert not decide(policy, failed("d"), earlier=[("first", 1)]).stop
         assert ("first 4 rollouts" in decide(policy, last).stop) is stops
         assert bool(decide(policy, failed("e")).stop) is stops
+    slow = FailureDecisions(2)
+    stops_at = [bool(decide(slow, failed(task), earlier=[("first", 1)]).stop) for task in "bcde"]
+    assert stops_at == [False, False, False, True], "a rollout that takes hours does not let all others fail"
 
 
 # --- whole runs --------------------------------------------------------------------------------------------------------------

@@ -520,8 +520,9 @@ class FailureDecisions:
 class SameFailures:
     """Decides whether to stop a run early: its first rollouts all failed with the same error.
 
-    The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task. A run
-    does not stop before the rollouts that started earlier have ended: one of them may have answered and be waiting for its score.
+    The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task. Rollouts
+    that started earlier and have not ended may have answered and be waiting for their scores: until twice as many have failed, the
+    run waits for them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -549,7 +550,7 @@ class SameFailures:
             self._count_failure(result, earlier)
         elif not decides_nothing:
             self._limit = 0
-        if not self._limit or self._awaited is None or self._awaited:
+        if not self._limit or self._awaited is None or (self._awaited and self._count < 2 * self._limit):
             return ""
         return f"the first {self._count} rollouts all failed with the same error: {self._message}"
 
