@@ -521,8 +521,8 @@ class SameFailures:
     """Decides whether to stop a run early: its first rollouts all failed with the same error.
 
     The first result with another outcome ends the check. A reached time limit is such a result: it depends on the task. Rollouts
-    that started earlier and have not ended may have answered and be waiting for their scores: until twice as many have failed, the
-    run waits for them.
+    that started earlier and have not ended may have answered and be waiting for their scores: until twice as many have failed,
+    the run waits for them.
     """
 
     def __init__(self, limit: int) -> None:
