@@ -48,6 +48,7 @@ _COLOURS = {
 _FAILURES = {7: "raise", 23: "hang", 41: "die"}
 """Which tasks of every hundred fail, and how."""
 _FOLDER = Path("results") / "demo"
+_HEADINGS = ("run", "rollouts", "score", "failed", "turns", "tool calls", "time")
 _ATTEMPTS, _CONCURRENT, _TIMEOUT = 4, 32, 8.0
 _TEMPERATURES = (0.2, 0.8)
 """The runs with `demo-noisy`, which take about 10 s each."""
@@ -252,13 +253,11 @@ def _failure_table(responses: dict[str, TaskResponse]) -> Any:
 def _show_rollouts(console: Console) -> dict[str, UsageError]:
     """Execute the benchmark runs and show a table. Return the environments that cannot run on this host, and why."""
     from paragent.cli.display import run_displayed
-    from paragent.cli.tables import plain_table
+    from paragent.cli.tables import fitted_table
 
     plans, missing = _rollout_plans()
     _announce_rollouts(console, plans)
-    table = plain_table("", "run", "rollouts", "score", "failed", "turns", "tool calls", "time")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     worked = seconds = 0.0
     for part, plan in plans.items():
         try:
@@ -266,9 +265,12 @@ def _show_rollouts(console: Console) -> dict[str, UsageError]:
         except UsageError as problem:
             missing[part] = problem
             continue
-        table.add_row(*_row(plan.path.name, summary))
+        rows.append(dict(zip(_HEADINGS, _row(plan.path.name, summary), strict=True)))
         worked, seconds = worked + summary.seconds_worked, seconds + summary.seconds
-    if table.rows:
+    if rows:
+        table = fitted_table(console.width, rows, optional=("tool calls", "turns"))
+        for column in table.columns[1:]:
+            column.justify = "right"
         console.print(table)
         console.print(f"[bold green]{worked:.0f} s of rollouts in {seconds:.0f} s.[/]", highlight=False)
     return missing
