@@ -42,6 +42,10 @@ _PORT_PAUSE = 0.05
 """Seconds between two attempts to listen again."""
 _LOG_EVERY = 1.0
 """Seconds between log lines about rejected peers; a line contains the count since the previous one."""
+_NO_PROOF = (
+    "probably a wrong token: the client closed the stream when it had read the server's proof, as a client with a "
+    "different token does"
+)
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
@@ -207,7 +211,7 @@ class RpcServer:
             try:
                 side = ServerSide(self._token)
                 await stream.write(side.challenge(await stream.read()))
-                hello = side.admit(await self._second(stream))
+                hello = side.admit(await self._read_client_proof(stream, limit))
             finally:
                 self._handshakes.pop(limit, None)
         service = self._services.get(side.service)
@@ -218,15 +222,16 @@ class RpcServer:
         await stream.write(encode_message({"welcome": welcome}))
         return service, admitted
 
-    async def _second(self, stream: ServerStream) -> bytes:
-        """Return the client's second message. A client with a different token sends none: it does not trust this server."""
+    async def _read_client_proof(self, stream: ServerStream, limit: asyncio.Timeout) -> bytes:
+        """Read the client's second message. A client with a different token sends none: it does not trust this server."""
         try:
             return await stream.read()
         except ServerLost:
-            raise ServerLost(
-                "probably a wrong token: the client closed the stream when it had read the server's proof, as a client with a "
-                "different token does"
-            ) from None
+            raise ServerLost(_NO_PROOF) from None
+        except asyncio.CancelledError:  # what gRPC does if the connection is closed as well
+            if self._server is not None and not limit.expired():
+                self._log_rejection(stream.peer, _NO_PROOF)
+            raise
 
     async def _serve(self, service: Service, stream: ServerStream, admitted: Any, context: Any) -> None:
         try:
@@ -237,14 +242,15 @@ class RpcServer:
             return  # the client is gone; the service has already handled that
 
     async def _reject(self, context: Any, reason: str, code: grpc.StatusCode) -> None:
+        self._log_rejection(_peer_of(context), reason)
+        await context.abort(code, reason)
+
+    def _log_rejection(self, peer: str, reason: str) -> None:
         self._rejections += 1
         now = time.monotonic()
         if now - self._last_logged >= _LOG_EVERY:
-            _log.warning(
-                "rejected %s: %s (%d since the last such line)", _peer_of(context), printable(reason), self._rejections
-            )
+            _log.warning("rejected %s: %s (%d since the last such line)", peer, printable(reason), self._rejections)
             self._rejections, self._last_logged = 0, now
-        await context.abort(code, reason)
 
 
 def _why_not(address: Address) -> str:
