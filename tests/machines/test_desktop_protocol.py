@@ -8,6 +8,7 @@ import struct
 import threading
 import xml.etree.ElementTree as ET
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,6 +68,18 @@ def python(machine: Machine, code: str) -> dict[str, Any]:
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until `condition` returns a true value and return it."""
     return wait_until(condition, SECONDS, what=what, interval=0.05)
+
+
+def drawn_screen(machine: Machine) -> bytes:
+    """Return a screenshot once ten in a row, taken over half a second, are the same: programs draw after their windows appear."""
+    taken: deque[bytes] = deque(maxlen=10)
+
+    def is_drawn() -> bool:
+        taken.append(machine.screenshot())
+        return len(taken) == taken.maxlen and len(set(taken)) == 1
+
+    until(is_drawn, "a desktop that is drawn")
+    return taken[-1]
 
 
 def pixels(png: bytes) -> tuple[int, int, bytes]:
@@ -380,7 +393,7 @@ def test_a_reset_desktop_is_new_for_the_next_holder() -> None:
     with VMPoolManager("process", 1, spares=0, name="hands", screen=(800, 600), options=options) as pool:
         lease = pool.allocate(timeout=100)
         former = lease.machine
-        first = former.screenshot()
+        first = drawn_screen(former)
         former.execute(["python", "-c", "import pyautogui; pyautogui.click(500, 200); pyautogui.write('left behind')"])
         lease.pause()
         lease.resume()
