@@ -418,12 +418,14 @@ def test_runs_has_each_run_on_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_show_says_why_a_run_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = made_run(tmp_path / "run", [failed("1")])
-    with RunDirectory(run) as directory:
-        directory.open_existing()
-        directory.journal.set_meta(STOPPED, "the first 10 rollouts all failed with the same error: ValueError")
-    assert main(["show", str(run)]) == 0
-    assert "stopped early: the first 10 rollouts all failed" in capsys.readouterr().out
+    reason = "the first 10 rollouts all failed with the same error: ValueError"
+    for name, last, shown in (("stopped", infrastructure("2"), True), ("complete", scored("2", 1.0), False)):
+        run = made_run(tmp_path / name, [failed("1"), last])
+        with RunDirectory(run) as directory:
+            directory.open_existing()
+            directory.journal.set_meta(STOPPED, reason)
+        assert main(["show", str(run)]) == 0
+        assert ("stopped early: the first 10 rollouts all failed" in capsys.readouterr().out) is shown
 
 
 def test_show_fits_a_narrow_terminal(

@@ -145,7 +145,7 @@ def _add_run_argument(parser: argparse.ArgumentParser, name: str = "path") -> No
 
 
 def _journal(path: Path) -> Journal:
-    """Open the journal of a run for reading; raises as `run_folder`."""
+    """Open the journal of a run for reading; raises the same errors as `run_folder`."""
     from paragent.store import Journal
 
     return Journal(run_folder(path) / JOURNAL_FILE, read_only=True)
@@ -231,7 +231,7 @@ def _show(options: argparse.Namespace) -> int:
         out = console()
         summary = summarise(journal, _attempts(journal))
         out.print(summary_table(journal.folder, summary, journal.meta(METRIC)))
-        if stopped := journal.meta(STOPPED):
+        if summary.pending and (stopped := journal.meta(STOPPED)):
             out.print(f"[yellow]stopped early: {escape(_shortened(stopped))}[/]")
         conditions, values = ["final = 1"], []
         if options.status is not None:

@@ -162,7 +162,7 @@ class GuestRequest:
             raise self._failed(error) from error
 
     async def send_async(self) -> GuestReply:
-        """Send the request and return the reply, without blocking the event loop; raises as `send`."""
+        """Send the request and return the reply, without blocking the event loop; raises the same errors as `send`."""
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._exchange(_ReplyParser(self.limit))

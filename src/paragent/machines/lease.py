@@ -231,7 +231,7 @@ class Lease:
         self._bridge.wait(self._pool.pause(self.token, True), _REPLY_SECONDS)
 
     def resume(self) -> None:
-        """Resume a paused machine. Resuming twice is not an error. Raises as `pause`."""
+        """Resume a paused machine. Resuming twice is not an error. Raises the same errors as `pause`."""
         self._bridge.wait(self._pool.pause(self.token, False), _REPLY_SECONDS)
 
     async def arenew(self) -> float:
@@ -467,7 +467,7 @@ class Pool(ABC):
         lease.release()
 
     def reset(self, lease: Lease) -> Machine:
-        """Reset a leased machine; raises as `Lease.reset`."""
+        """Reset a leased machine; raises the same errors as `Lease.reset`."""
         return lease.reset()
 
     def status(self) -> PoolStatus:

@@ -32,11 +32,11 @@ class TokenRequiringModel(Model):
         tools: Sequence[dict[str, Any]],
         options: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """Request a completion; raises as the other model, and `TokensMissing`."""
+        """Request a completion; raises the errors of the other model, and `TokensMissing`."""
         return self._checked(await self._model.complete(messages, tools, options))
 
     async def forward(self, request: Mapping[str, Any]) -> Completion:
-        """Send a request; raises as the other model, and `TokensMissing`."""
+        """Send a request; raises the errors of the other model, and `TokensMissing`."""
         return self._checked(await self._model.forward(request))
 
     def pressure(self) -> tuple[int, int]:

@@ -211,12 +211,12 @@ class PausingModel(Model):
         tools: Sequence[dict[str, Any]],
         options: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """Request a completion; raises as the other model, and `LeaseLost` if the machine is lost."""
+        """Request a completion; raises the errors of the other model, and `LeaseLost` if the machine is lost."""
         async with self._paused():
             return await self._model.complete(messages, tools, options)
 
     async def forward(self, request: Mapping[str, Any]) -> Completion:
-        """Send a request; raises as the other model, and `LeaseLost` if the machine is lost."""
+        """Send a request; raises the errors of the other model, and `LeaseLost` if the machine is lost."""
         async with self._paused():
             return await self._model.forward(request)
 

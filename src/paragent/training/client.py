@@ -385,7 +385,7 @@ class RemoteRolloutService:
             yield group
 
     def next_group(self, timeout: float | None = None) -> Group | None:
-        """Return the next group; None if all tasks that were added are delivered. Raises as `groups`."""
+        """Return the next group; None if all tasks that were added are delivered. Raises the same errors as `groups`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._taking:
             while True:

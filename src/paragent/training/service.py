@@ -176,7 +176,7 @@ class RolloutService:
             )
 
     def store_tasks(self, tasks: Iterable[Any], timeout: float | None) -> bool:
-        """Store tasks; return False if enough tasks were waiting for `timeout` seconds. Raises as `add`."""
+        """Store tasks; return False if enough tasks were waiting for `timeout` seconds. Raises the same errors as `add`."""
         self._require_open()
         return self._queue.add(read_tasks(tasks), MOST_WAITING, timeout)
 
@@ -220,7 +220,7 @@ class RolloutService:
             yield group
 
     def next_group(self, timeout: float | None = None) -> Group | None:
-        """Return the next group; None if all tasks that were added are delivered. Raises as `groups`."""
+        """Return the next group; None if all tasks that were added are delivered. Raises the same errors as `groups`."""
         return self.next_encoded_group(timeout, lambda group: group)
 
     def next_encoded_group(self, timeout: float | None, encode: Callable[[Group], T]) -> T | None:

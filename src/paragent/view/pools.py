@@ -100,12 +100,12 @@ class PoolViews:
         return await self._about_machine(known, lambda pool: pool.machine_log(machine), _SECONDS)
 
     async def screenshot(self, pool_id: str, machine: str) -> bytes:
-        """Return what the screen of a machine shows; raises as `log`."""
+        """Return what the screen of a machine shows; raises the same errors as `log`."""
         known = await self._find(pool_id)
         return await self._about_machine(known, lambda pool: pool.machine_screenshot(machine), _SCREENSHOT_SECONDS)
 
     async def retire(self, pool_id: str, machine: str) -> ControlAnswer:
-        """Replace a machine, now or when its lease ends; raises as `log`."""
+        """Replace a machine, now or when its lease ends; raises the same errors as `log`."""
         known = await self._find(pool_id)
         try:
             await self._ask(known, lambda pool: pool.retire(machine))

@@ -44,5 +44,5 @@ def provider_class(provider: str | type[Provider]) -> type[Provider]:
 
 
 def open_provider(provider: str | type[Provider], settings: MachineSettings, owner: Owner) -> Provider:
-    """Return a new provider, which the caller closes; raises as `provider_class`."""
+    """Return a new provider, which the caller closes; raises the same errors as `provider_class`."""
     return provider_class(provider)(settings, owner)

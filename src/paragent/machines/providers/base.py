@@ -429,7 +429,7 @@ class LocalProcesses:
         self._processes[machine_id] = self._start(machine_id, command, descriptors, environment or {}, stdin)
 
     def start_helper(self, machine_id: str, command: Sequence[str], descriptors: Collection[int] = ()) -> None:
-        """Start a second process of a machine; raises as `start`."""
+        """Start a second process of a machine; raises the same errors as `start`."""
         self._helpers[machine_id] = self._start(machine_id, command, descriptors, {}, subprocess.DEVNULL)
 
     def _start(

@@ -53,7 +53,7 @@ def check_rules(metric: Callable[..., Any], rules: Any) -> None:
 
 
 def check_options(metric: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check the options of a metric; raises as `check_rules`."""
+    """Check the options of a metric; raises the same errors as `check_rules`."""
     if not isinstance(options, Mapping):
         raise UnsupportedCheck(f"the options are not an object: {options!r}")
     if check := getattr(metric, "check_options", None):
@@ -61,7 +61,7 @@ def check_options(metric: Callable[..., Any], options: Mapping[str, Any]) -> Non
 
 
 def check_config(getter: Callable[..., Any], config: Mapping[str, Any]) -> None:
-    """Check the configuration of a getter; raises as `check_rules`."""
+    """Check the configuration of a getter; raises the same errors as `check_rules`."""
     if check := getattr(getter, "check_config", None):
         check(config)
 

@@ -208,7 +208,7 @@ def _finite(text: str) -> float | None:
 
 
 def parse_document(content: bytes) -> Any:
-    """Return the JSON document in `content`; raises as `read_document`."""
+    """Return the JSON document in `content`; raises the same errors as `read_document`."""
     try:
         text = content.decode("utf-8-sig")
         return well_formed_data(json.loads(text, parse_float=_finite, parse_constant=lambda _: None))

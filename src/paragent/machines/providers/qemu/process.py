@@ -124,7 +124,7 @@ class Monitor:
         return self._theirs.fileno()
 
     async def connect(self) -> None:
-        """Connect to the process, which must have been started; raises as `execute`."""
+        """Connect to the process, which must have been started; raises the same errors as `execute`."""
         self._theirs.close()
         self._ours.setblocking(False)
         try:
@@ -147,7 +147,7 @@ class Monitor:
             raise MachineFailed(f"QEMU of {self._name}: {command}: {str(error) or type(error).__name__}") from error
 
     async def freeze(self, state: Path) -> None:
-        """Pause the machine and write its state, without its memory, to a file; raises as `execute`."""
+        """Pause the machine and write its state, without its memory, to a file; raises the same errors as `execute`."""
         await self._exclude_memory()
         await self.execute("stop")
         await self.execute("migrate-set-parameters", max_bandwidth=1 << 40)
@@ -157,7 +157,7 @@ class Monitor:
             await self._wait_for_migration()
 
     async def load(self, state: Path) -> None:
-        """Read a state that `freeze` wrote; the machine stays paused; raises as `execute`."""
+        """Read a state that `freeze` wrote; the machine stays paused; raises the same errors as `execute`."""
         await self._exclude_memory()
         with state.open("rb") as file:
             await self._pass_file(file)

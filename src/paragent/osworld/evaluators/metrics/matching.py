@@ -124,7 +124,7 @@ COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt"
 
 
 def matches(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Return whether a value matches a rule; raises as `matcher_of`, and for a value of another type."""
+    """Return whether a value matches a rule; raises the same errors as `matcher_of`, and for a value of another type."""
     return bool(matcher_of(rule)(value))
 
 
@@ -159,7 +159,7 @@ def matcher_of(rule: Mapping[str, Any]) -> Callable[[Any], object]:
 
 
 def check_methods(rules: Iterable[Mapping[str, Any]]) -> None:
-    """Check the methods of rules about values, and what they refer to; raises as `matcher_of`."""
+    """Check the methods of rules about values, and what they refer to; raises the same errors as `matcher_of`."""
     for rule in rules:
         matcher_of(rule)
 
